@@ -59,6 +59,10 @@ is given in brackets. An interval over two seeds is nearly meaningless (its half
 mean), so tables of two seeds have none. A bound below 0 or above 100 % says the same of three. One training run is an
 example, not an estimate.
 
+**Epochs.** Tables of commits before 2026-11-30 count the epochs of supervised fits in full batches. Batches are not full, so that such an
+epoch was 0.76 of a pass with SmolLM2 and 0.87 to 0.9 with small models: "six epochs" of SmolLM2 were 4.6 passes. Presets whose epochs
+are lower now train as long as these tables say.
+
 **Claims.** A claim over seeds is about the mean of such runs. It shows the value of each seed where there are several, and a program takes
 its word in the last column from them. A seed is blind where nothing was chosen on it: no setting, and not the claim itself.
 

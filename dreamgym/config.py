@@ -167,6 +167,11 @@ def _laid_over(default: Config, values: dict[str, Any]) -> dict[str, Any]:
     return {**default.model_dump(), **values, **both}
 
 
+def paths(config: Config) -> dict[str, Path]:
+    """The settings of a block that name a file or a folder, and that are given."""
+    return {name: value for name, value in config if isinstance(value, Path)}
+
+
 def dump(config: Config) -> str:
     """The resolved configuration as TOML, written into every run directory before the first step.
 

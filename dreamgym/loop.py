@@ -18,7 +18,8 @@ Collect = Callable[[Sequence[Task], int], list[list[Trajectory]]]
 """(tasks, iteration) -> a group of rollouts per task, by the current policy; it may append groups of further tasks."""
 
 Prefetch = Callable[[Sequence[Task], int], None]
-"""(tasks, iteration): starts the rollouts that `collect` returns when it is called with the same."""
+"""(tasks, iteration): starts the rollouts that `collect` returns for that iteration. Where it starts none, or what it started is discarded,
+`collect` rolls out the tasks that it is called with, which were sampled when all before was known."""
 
 OnIteration = Callable[[int, list[Trajectory], dict[str, float]], bool]
 """(iteration, trajectories, metrics) -> whether to stop. It logs, evaluates, probes the real environment and saves checkpoints."""
@@ -37,12 +38,10 @@ def train(
     prefetch: Prefetch | None = None,
 ) -> None:
     """Iterations `start` to `iterations` - 1 of: sample tasks, roll out, update, remember, expand."""
-    fetched: list[Task] = []
     for i in range(start, iterations):
-        groups = collect(fetched or curriculum.sample(tasks_per_iter), i)
+        groups = collect(curriculum.sample(tasks_per_iter), i)
         if prefetch and i + 1 < iterations:
-            fetched = curriculum.sample(tasks_per_iter, ahead=1)
-            prefetch(fetched, i + 1)
+            prefetch(curriculum.sample(tasks_per_iter, after=[group[0].task for group in groups if group]), i + 1)
         metrics = learner.update(groups)  # the gradient step
         trajectories = [trajectory for group in groups for trajectory in group]
         metrics["replay_added"] = float(remember(trajectories))  # only transitions that the guard accepted enter the buffer

@@ -41,7 +41,10 @@ def known(kind: str) -> list[str]:
 def require(kind: str, name: str) -> None:
     """PluginError, with the nearest known name, where no plug-in can be called `name`. None is imported."""
     if ("." not in name and name not in known(kind)) or not all(name.split(".")):
-        raise PluginError(f"No {kind} plug-in '{name}'.{nearest(name, known(kind))} Known: {', '.join(known(kind))}.")
+        raise PluginError(
+            f"No {kind} plug-in '{name}'.{nearest(name, known(kind))} Known: {', '.join(known(kind))}. A module of your own has a name "
+            "with a dot, such as my_folder.my_module."
+        )
 
 
 def load(kind: str, name: str) -> ModuleType:
@@ -55,7 +58,10 @@ def load(kind: str, name: str) -> ModuleType:
         if top in EXTRAS:
             raise MissingExtra(f"'{name}' needs {top}. Install it with: pip install 'dreamgym[{EXTRAS[top]}]'") from error
         if error.name and f"{target}.".startswith(f"{error.name}."):
-            raise PluginError(f"No module '{target}' for the {kind} plug-in '{name}'. Expected an importable dotted path.") from error
+            raise PluginError(
+                f"No module '{target}' for the {kind} plug-in '{name}'. Expected an importable dotted path; for "
+                "a module below this folder, put PYTHONPATH=. before the command."
+            ) from error
         raise
     if not hasattr(module, "make"):
         raise PluginError(f"'{target}' has no make(**config). A {kind} plug-in is a module with a function of that name.")

@@ -268,8 +268,8 @@ class Verifier(Protocol):
 class Curriculum(Protocol):
     """Chooses the tasks of each iteration (section 4.2 of the paper)."""
 
-    def sample(self, n: int, *, ahead: int = 0) -> list[Task]:
-        """`n` tasks for this iteration, or for the one that comes `ahead` iterations later."""
+    def sample(self, n: int, *, after: Sequence[Task] | None = None) -> list[Task]:
+        """`n` tasks for this iteration, or for the next one: `after` are then the tasks of this one, which are still played."""
         ...
 
     def observe(self, groups: Sequence[Sequence[Trajectory]]) -> dict[str, float]:

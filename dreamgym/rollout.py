@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from dreamgym.errors import InvariantError
 from dreamgym.protocols import BatchEnv, Policy
@@ -15,6 +15,15 @@ DEFAULT_MIN_READY = 0.25
 """The share of the running episodes that must have answered before the other side, policy or environment, goes on: where one of them
 is `concurrent`."""
 TOO_LONG = "the first state does not fit into the policy's context"
+
+
+@runtime_checkable
+class NumberedEpisodes(Protocol):
+    """A batch environment that draws random numbers by an episode's place in the whole rollout, as a dream does."""
+
+    def number_episodes(self, indices: Sequence[int]) -> None:
+        """The places of the episodes that have just begun, by slot; without it they are 0, 1, ..."""
+        ...
 
 
 def rollout(
@@ -38,6 +47,7 @@ def rollout(
 
     `episode_indices` are the episodes' places in the whole rollout of which these are a part, for the random streams; by default 0, 1, ...
     At most `max_parallel` episodes are open at once, as some environments keep no more; by default all. It changes no trajectory either.
+    A dream takes both into account (`NumberedEpisodes`).
 
     Finished episodes leave the batch. A step whose `info` has an `error` ends its episode as a failed rollout: kept, never trained on.
     So does a first state that does not fit into the policy's context. A conversation that has outgrown it is cut off there, as at
@@ -69,6 +79,8 @@ def _play(
     conversations = agent.begin(tasks, name=name)
     try:
         observations = env.start(tasks, seed=seed)
+        if isinstance(env, NumberedEpisodes):
+            env.number_episodes(indices)
         turns: list[list[Turn]] = [[] for _ in tasks]
         last: list[StepResult | None] = [None] * len(tasks)
         running = set(range(len(tasks))) if max_steps else set()
@@ -81,7 +93,7 @@ def _play(
                 seeds=[(seed, indices[i], len(turns[i])) for i in waiting],
             )
             pending_actions |= zip(tickets, waiting, strict=True)
-            enough = math.ceil(min_ready * len(running))
+            enough = max(1, math.ceil(min_ready * len(running)))
             acted = sorted(
                 (pending_actions.pop(ticket), completion) for ticket, completion in _poll_at_least(agent.poll, len(pending_actions), enough)
             )

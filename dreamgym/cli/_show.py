@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dreamgym.evals import held_out
 from dreamgym.evals.gap import gap_sentence
 from dreamgym.evals.recorded_actions import sentence
 from dreamgym.recipes import gains
@@ -56,9 +57,9 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
     for policy, found in (summary.get("uncertified") or {}).items():
         print(f"uncertified dream success of {policy}, which no environment confirms: {rate(found['uncertified_dream_success'])}")
     if isinstance(fidelity := summary.get("fidelity"), dict):
-        held = fidelity["held_out"]
-        exact = rate(held["with_guard"]["state_exact_valid"]) if held else fidelity["reason"]
-        print(f"held-out recorded episodes, next states exactly right with guard: {exact}")
+        print(held_out.sentence(fidelity))
+    for line in summary.get("recall") or ():
+        print(line)
     if isinstance(found := summary.get("labelled"), dict):
         print(f"labelled by a person, false among claimed successes: {rate(found['false_success_among_accepted'])}")
     for warning in summary.get("warnings") or ():

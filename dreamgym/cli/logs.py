@@ -18,16 +18,17 @@ def import_logs(
     form: Annotated[
         str,
         typer.Option(
-            "--format", help="openai, openai_responses, anthropic, claude_code, otel, atif, tau2, verifiers, a dotted name, or auto."
+            "--format",
+            help="openai, openai_responses, sharegpt, anthropic, claude_code, otel, atif, tau2, verifiers, a dotted name, or auto.",
         ),
     ] = "auto",
     success: Annotated[
-        str | None, typer.Option(help="Where a record has its outcome: a field, or a comparison such as 'reward==1'.")
+        list[str] | None, typer.Option(help="Where a record has its outcome: a field, or one comparison such as 'reward==1'.")
     ] = None,
-    success_ids: Annotated[Path | None, typer.Option(help="A file with the ids of successes, one a line; all others failed.")] = None,
-    success_score: Annotated[str | None, typer.Option(help="The name of an evaluation in the log, also with a comparison.")] = None,
+    success_ids: Annotated[list[Path] | None, typer.Option(help="A file with the ids of successes, one a line; all others failed.")] = None,
+    success_score: Annotated[list[str] | None, typer.Option(help="The name of an evaluation in the log, also with a comparison.")] = None,
     truncated: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(help="Where a record says that its episode was cut off, as for --success: 'stop_condition==max_turns_reached'."),
     ] = None,
     env: Annotated[str, typer.Option(help="The environment that the tasks are of.")] = "tools",
@@ -39,13 +40,14 @@ def import_logs(
     """Read the logs of a tool-calling agent as episodes. Outcomes come from where you say; without that they are unknown."""
     from dreamgym.errors import UsageError
     from dreamgym.logs.importing import import_logs as read_logs
-    from dreamgym.logs.outcomes import outcomes, truncations
+    from dreamgym.logs.outcomes import once, outcomes, truncations
 
     if out is None and not dry_run:
         raise UsageError("Give --out FILE, such as --out episodes.jsonl, or --dry-run.")
+    judged = outcomes(once(success, "--success"), once(success_ids, "--success-ids"), once(success_score, "--success-score"))
     found = read_logs(
-        logs, None if dry_run else out, form=form, outcomes=outcomes(success, success_ids, success_score),
-        truncations=truncations(truncated), env=env, system=system, redact=redact,
+        logs, None if dry_run else out, form=form, outcomes=judged, truncations=truncations(once(truncated, "--truncated")), env=env,
+        system=system, redact=redact,
     )  # fmt: skip
     if as_json:
         print(json.dumps(found))

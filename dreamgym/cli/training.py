@@ -36,12 +36,14 @@ def train(
 ) -> None:
     """Train a policy in any environment, from its scripted policies or from files of logs."""
     from dreamgym.recipes.factory import checked_suite
+    from dreamgym.recipes.inputs import located
     from dreamgym.recipes.settings import train_settings
 
     settings = train_settings(run, config, [*(overrides or ()), *([f'mode="{mode}"'] if mode else [])])
-    suite = checked_suite(settings, acts=not dry_run)  # whatever is wrong in the settings is found before torch is imported
+    own = located(settings, run)
+    suite = checked_suite(own, acts=not dry_run)  # whatever is wrong in the settings is found before torch is imported
     if dry_run:
-        estimate_first(run, [settings], dry_run, as_json)
+        estimate_first(run, [own], dry_run, as_json)
         return
     from dreamgym import report
     from dreamgym.recipes import train as recipe

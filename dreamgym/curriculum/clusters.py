@@ -55,8 +55,8 @@ class ClusteredCurriculum:
     def __init__(self, curriculum: TaskCurriculum, clusters: Clusters) -> None:
         self.curriculum, self.clusters = curriculum, clusters
 
-    def sample(self, n: int, *, ahead: int = 0) -> list[Task]:
-        return self.curriculum.sample(n, ahead=ahead)
+    def sample(self, n: int, *, after: Sequence[Task] | None = None) -> list[Task]:
+        return self.curriculum.sample(n, after=after)
 
     def observe(self, groups: Sequence[Sequence[Trajectory]]) -> dict[str, float]:
         """Each task's group, valued by it with the other rollouts of its cluster: by nothing in clusters of fewer than two rollouts without
@@ -80,7 +80,9 @@ def _spread(vectors: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray
     chosen = [int(rng.integers(len(vectors)))]
     for _ in range(k - 1):
         far = np.clip(1 - (vectors @ vectors[chosen].T).max(axis=1), 0, None).astype(float)  # half the squared distance
-        far = far if far.sum() > 1e-9 else np.ones(len(vectors))
-        far[chosen] = 0.0
+        far[chosen] = 0.0  # which rounding may leave at a little more
+        if far.sum() <= 1e-9:  # every other vector is one that was drawn
+            far = np.ones(len(vectors))
+            far[chosen] = 0.0
         chosen.append(int(rng.choice(len(vectors), p=far / far.sum())))
     return vectors[chosen]

@@ -10,6 +10,7 @@ dreamed solve rate is strictly between 0 and 1, and can be measured.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from dreamgym.envs.base import TextRules
 from dreamgym.returns import statistics
 from dreamgym.statistics import jaccard
 from dreamgym.types import Memory, Task, Trajectory
+
+log = logging.getLogger(__name__)
 
 INITIAL_PRIOR = 0.125
 """The prior before the first measurement: half the variance of a fair coin."""
@@ -46,8 +49,8 @@ class CurriculumConfig(Config):
     strategy: Literal["variance", "uniform"] = "variance"
     """`uniform` samples real tasks uniformly and generates none: the control."""
     synthetic_share: float = Field(default=0.1, ge=0.0, le=1.0)
-    """lambda: the largest share of synthetic tasks in an iteration. The paper gives no value; in the shop 0.25 cost three points
-    (docs/lab/log.md)."""
+    """lambda: the largest share of synthetic tasks in an iteration, rounded down: none of 8 tasks at 0.1. The paper gives no value; in the
+    shop 0.25 cost three points (docs/lab/log.md)."""
     proposals: int = Field(default=16, ge=0)
     """Variations generated per iteration."""
     seed_tasks: int = Field(default=8, ge=1)
@@ -57,7 +60,7 @@ class CurriculumConfig(Config):
     decay: float = Field(default=0.9, ge=0.0, le=1.0)
     """Weight of a measured value after one iteration; the prior has the rest. At 1, values do not decay."""
     success_band: tuple[float, float] = (0.0, 1.0)
-    """A synthetic task is retired once its mean return is at or beyond either end: too hard, or solved. (-inf, inf) retires none."""
+    """A synthetic task is retired once its solve rate is at or beyond either end: too hard, or solved. (-inf, inf) retires none."""
     max_similarity: float = Field(default=1.0, ge=0.0, le=1.0)
     """The largest Jaccard index of a seed task's words and those of any seed task of higher value; 1 allows all."""
 
@@ -102,14 +105,18 @@ class TaskCurriculum:
         self.iteration = 0
         self.counts: Counter[str] = Counter()
         self.fresh: list[float] = []  # values of the real tasks that were sampled for the first time last
-        self.success: list[float] = []  # mean returns of the last real tasks
+        self.success: list[float] = []  # solve rates of the last real tasks
+        self.most_drawn = 0  # the most tasks that were asked for at once
+        self._warned = False  # that none is generated
 
-    def sample(self, n: int, *, ahead: int = 0, refill: int = 0) -> list[Task]:
+    def sample(self, n: int, *, after: Sequence[Task] | None = None, refill: int = 0) -> list[Task]:
         """`n` tasks for this iteration: at most lambda * n synthetic ones, replayed ones of high value, the rest those tried least.
 
-        `ahead` draws those of a later iteration, by what is known now; `refill`, the number of an iteration's further draws, others than
-        its first."""
-        rng = np.random.default_rng((self.seed + 1_000_003 * refill, self.iteration + ahead, 0))
+        `after`, the tasks of this iteration while they are played, draws those of the next by what is known now: they count as tried.
+        `refill`, the number of an iteration's further draws, draws others than its first."""
+        self.most_drawn = max(self.most_drawn, n)
+        rng = np.random.default_rng((self.seed + 1_000_003 * refill, self.iteration + (after is not None), 0))
+        under_way = {task.id for task in after or ()}
         real = [e for e in self.pool.values() if e.task.source == "real"]
         if self.config.strategy == "uniform":
             return [entry.task for entry in _draw(rng, real, n, [1.0] * len(real))]
@@ -121,9 +128,10 @@ class TaskCurriculum:
         used = {entry.task.id for entry in replayed}
         rest = [e for e in real if e.task.id not in used]
         missing = n - len(generated) - len(replayed)
-        fewest = min((e.tried for e in rest), default=0)
-        fresh = _draw(rng, [e for e in rest if e.tried == fewest], missing, None)
-        fresh += _draw(rng, [e for e in rest if e.tried > fewest], missing - len(fresh), None)
+        tried = {e.task.id: e.tried + (e.task.id in under_way) for e in rest}
+        fewest = min(tried.values(), default=0)
+        fresh = _draw(rng, [e for e in rest if tried[e.task.id] == fewest], missing, None)
+        fresh += _draw(rng, [e for e in rest if tried[e.task.id] > fewest], missing - len(fresh), None)
         return [entry.task for entry in (*fresh, *replayed, *generated)]
 
     @property
@@ -133,7 +141,7 @@ class TaskCurriculum:
 
     @property
     def level(self) -> int:
-        """The difficulty, 1 to 3, that new tasks are asked for: the third of [0, 1] that holds the mean return of the last real tasks."""
+        """The difficulty, 1 to 3, that new tasks are asked for: the third of [0, 1] that holds the solve rate of the last real tasks."""
         return 1 + min(2, int(3 * max(0.0, float(np.mean(self.success))))) if self.success else 1
 
     def value_estimate(self, entry: Entry) -> float:
@@ -160,11 +168,11 @@ class TaskCurriculum:
                 if kind == "fresh":
                     self.fresh = [*self.fresh, stats.variance][-PRIOR_WINDOW:]
                 if kind != "synthetic":
-                    self.success = [*self.success, stats.mean][-PRIOR_WINDOW:]
+                    self.success = [*self.success, _solve_rate(measured)][-PRIOR_WINDOW:]
                 entry.value, entry.last = stats.variance, self.iteration
                 low, high = self.config.success_band
-                solved = own if len(own.returns) > 1 else stats
-                if kind == "synthetic" and len(solved.returns) > 1 and not low < solved.mean < high:
+                several = next((some for some, of in ((group, own), (measured, stats)) if len(of.returns) > 1), None)
+                if kind == "synthetic" and several and not low < _solve_rate(several) < high:
                     self._retire(entry)
             if entry.task.source == "synthetic" and entry.unmeasured >= UNMEASURED and entry.task.id in self.pool:
                 self._retire(entry)
@@ -176,6 +184,9 @@ class TaskCurriculum:
         self.iteration += 1
         if self.config.strategy == "uniform" or self.vary is None or self.config.synthetic_share <= 0:
             return dict(outcomes)
+        if self.most_drawn and not int(self.most_drawn * self.config.synthetic_share):
+            self._warn_once()
+            return dict(outcomes)
         best = self._seeds()
         if best:
             seeds = [best[i % len(best)].task for i in range(self.config.proposals)]
@@ -185,6 +196,16 @@ class TaskCurriculum:
         self._trim()
         self.counts += outcomes
         return dict(outcomes)
+
+    def _warn_once(self) -> None:
+        if not self._warned:
+            log.warning(
+                "No synthetic task is generated while at most %d tasks are drawn at once: synthetic_share = %g of them is less than one. "
+                "Raise one of them, or set synthetic_share = 0.",
+                self.most_drawn,
+                self.config.synthetic_share,
+            )
+        self._warned = True
 
     def _seeds(self) -> list[Entry]:
         """The tasks of highest value whose instructions are not too similar."""
@@ -240,12 +261,14 @@ class TaskCurriculum:
             "archive": sorted(self.archive),
             "fresh": self.fresh,
             "success": self.success,
+            "most_drawn": self.most_drawn,
             "counts": dict(self.counts),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.iteration, self.counts, self.fresh = state["iteration"], Counter(state["counts"]), state["fresh"]
         self.success, self.archive = state["success"], set(state["archive"])
+        self.most_drawn = state.get("most_drawn", 0)  # runs of earlier versions have none
         for name, instruction, env, parents in state["synthetic"]:
             self.pool[name] = Entry(
                 Task(id=name, instruction=instruction, env=env, source="synthetic", difficulty=0, parents=tuple(parents))
@@ -254,6 +277,11 @@ class TaskCurriculum:
             if name in self.pool:
                 entry = self.pool[name]
                 entry.value, entry.tried, entry.last, entry.unmeasured = value, tried, last, (unmeasured or [0])[0]
+
+
+def _solve_rate(group: Sequence[Trajectory]) -> float:
+    """The share of successes among the rollouts without an error, of which there are some."""
+    return float(np.mean([t.success for t in group if t.error is None]))
 
 
 def _draw(rng: np.random.Generator, entries: Sequence[Entry], n: int, weights: Sequence[float] | None) -> list[Entry]:

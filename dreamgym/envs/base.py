@@ -186,6 +186,10 @@ class EnvSuite(ABC):
     """Whether a task begins the same each time, so that an episode which is lost with its worker is redone. Default: it does."""
     log_files: Sequence[Path] = ()
     """Recorded episodes that belong to the suite, read where `logs.files` names none. Default: none."""
+    input_files: Mapping[str, Sequence[Path]] = {}
+    """The options that name files of recorded data, with these files: a run keeps copies, and is opened with them. Default: none."""
+    data_paths: Mapping[str, Path] = {}
+    """The options that name files or folders of the environment itself, however large: a run notes where they are. Default: none."""
 
     def tasks(self, split: str, n: int, *, seed: int = 0) -> list[Task]:
         """`n` distinct tasks of a split in an order that `seed` names; fewer when the split holds fewer. Splits share no task. Default:

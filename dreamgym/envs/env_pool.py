@@ -89,12 +89,12 @@ class EnvPool(SyncBatchEnv):
             return None
         state, walk = self._shown(env.reset(task)), list[Transition]()
         for action in actions:
+            self.steps += 1  # of a walk that fails too
             raw, reward, terminated = env.step(action)
             walk.append(Transition(state, action, self._shown(raw), reward, terminated))
             state = walk[-1].next_state
             if terminated or _cut(env):
                 break
-        self.steps += len(walk)
         return tuple(walk)
 
     def _shown(self, raw: dict[str, Any]) -> Observation:

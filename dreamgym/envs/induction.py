@@ -20,9 +20,9 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from dreamgym.bracket_actions import ELEMENT
 from dreamgym.config import toml_value
@@ -112,7 +112,8 @@ class EndRule:
 
 @dataclass(frozen=True)
 class Rules:
-    """What logs show. `ends_complete`: the end rules explain all but 1 % of the ends: no other action ends an episode."""
+    """What logs show. `ends_complete`: the end rules explain all but 1 % of the ends: no other action ends an episode. It holds while each
+    of them is used."""
 
     arguments: tuple[ArgumentRule, ...] = ()
     noop: tuple[NoopRule, ...] = ()
@@ -252,15 +253,13 @@ def _words(text: str) -> set[str]:
     return set(WORD.findall(text.lower()))
 
 
-KINDS: Mapping[str, Any] = {
-    "arguments": ArgumentRule, "values": ValueRule, "noop": NoopRule, "ends": EndRule, "repeats": RepeatRule, "carries": CarryRule,
-    "names": NameRule,
-}  # fmt: skip
+KINDS = ("arguments", "values", "noop", "ends", "repeats", "carries", "names")
 
 HEAD = """\
 # What the logs of this run show of its environment. A rule is used while `used` is true; correct, add or delete as you like before the run
 # goes on. `support` counts the logged steps that a rule rests on, `exceptions` those against it. Of values, `support` counts episodes, and
 # `exceptions` the values that one episode alone has: nothing is against them, but the more there are, the likelier are values yet unseen.
+# While one of the `ends` is not used, no end is refused.
 """
 
 
@@ -280,19 +279,37 @@ def to_toml(rules: Rules) -> str:
 def from_toml(text: str, where: str) -> Rules:
     """UsageError, with the place, for what is no file of rules."""
     try:
-        found = tomllib.loads(text)
-        made: dict[str, Any] = {
-            name: tuple(
-                kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in rule.items()})
-                for rule in found.pop(name, ())
-            )
-            for name, kind in KINDS.items()
-        }
-        wrong = [rule.source for rule in made["arguments"] if rule.source not in get_args(Source)]
-        if wrong:
-            raise ValueError(f"no source '{wrong[0]}'; known: {', '.join(get_args(Source))}")
-        return Rules(**made, ends_complete=bool(found.pop("ends_complete", False)), kinds=tuple(found.pop("kinds", ())), **found)
-    except (ValueError, TypeError) as error:
+        rules: Rules = _read(Rules, tomllib.loads(text), "")
+    except ValueError as error:
         raise UsageError(
             f"Cannot read the induced rules '{where}': {error}. Correct the file, or delete it to have it made anew."
         ) from error
+    return rules
+
+
+EXPECTED = {str: "a text in quotes", int: "a whole number", bool: "true or false"}
+
+
+def _read(kind: Any, value: Any, place: str) -> Any:
+    """A value of TOML as one of this kind. ValueError, with the place, for what is none."""
+    if isinstance(kind, type) and is_dataclass(kind) and isinstance(value, dict):
+        known = {one.name: one for one in fields(kind)}
+        prefix, hints = f"{place}." if place else "", get_type_hints(kind)
+        if unknown := next((key for key in value if key not in known), ""):
+            raise ValueError(f"there is no '{prefix}{unknown}'; known: {', '.join(known)}")
+        if missing := next((key for key, one in known.items() if key not in value and one.default is MISSING), ""):
+            raise ValueError(f"'{place}' has no '{missing}', which each such rule needs")
+        return kind(**{key: _read(hints[key], one, f"{prefix}{key}") for key, one in value.items()})
+    if get_origin(kind) is tuple and isinstance(value, list):
+        return tuple(_read(get_args(kind)[0], one, f"{place}[{i}]") for i, one in enumerate(value, 1))
+    choices = get_args(kind) if get_origin(kind) is Literal else ()
+    if type(value) is kind or value in choices:
+        return value
+    if choices:
+        expected = f"one of {', '.join(map(toml_value, choices))}"
+    elif get_origin(kind) is tuple:
+        expected = f"tables [[{place}]]" if is_dataclass(get_args(kind)[0]) else "a list in brackets"
+    else:
+        expected = EXPECTED.get(kind, "a table")
+    counted = " (rules are counted from 1)" if "[" in place else ""
+    raise ValueError(f"'{place}' is {toml_value(value)}, where {expected} must stand{counted}")

@@ -59,6 +59,7 @@ class LogSuite(EnvSuite):
     def __init__(self, config: LogConfig) -> None:
         """UsageError for files that cannot be read or that hold episodes of several environments."""
         self.log_files = tuple(_sample(file) for file in config.files)
+        self.input_files = {"files": config.files}
         episodes = [episode for file in self.log_files for episode in read_trajectories(file)]
         names = sorted({episode.task.env for episode in episodes})
         if len(names) > 1:

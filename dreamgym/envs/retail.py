@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dreamgym.config import Config, build
+from dreamgym.config import Config, build, paths
 from dreamgym.envs._tau2 import DONE, Tau2Env, Tau2Suite, answer, declared, load_domain
 from dreamgym.envs.base import play
 from dreamgym.envs.tools.conversation import Limits
@@ -140,7 +140,7 @@ class RetailSuite(Tau2Suite):
     rules: ToolRules
 
     def __init__(self, config: RetailConfig) -> None:
-        self.max_steps = config.max_steps
+        self.max_steps, self.data_paths = config.max_steps, paths(config)
         self.package = Package(config.tasks)
         self.rules = ToolRules(self.name, self.package.tools, shown=config.shown, limits=LIMITS, refusals="unchanged")
 

@@ -157,9 +157,9 @@ class WorkerPool(AsyncBatchEnv):
         def lost(place: int, answer: Lost) -> None:
             log.error(self._blame(walks[place][0], f"{len(walks[place][1])} actions repeated", answer))
 
-        found = self._each([("repeat", task, tuple(actions)) for task, actions in walks], lost)
-        self.steps += sum(len(walk) for walk in found if walk)
-        return found
+        answers = self._each([("repeat", task, tuple(actions)) for task, actions in walks], lost)
+        self.steps += sum(answer[1] for answer in answers if answer)
+        return [answer[0] if answer else None for answer in answers]
 
     def demonstrate(self, jobs: Sequence[tuple[Task, str, int]]) -> list[Trajectory]:
         """An episode by a scripted behaviour for every (task, behaviour, seed), in order; one that the environment fails in carries the

@@ -53,8 +53,10 @@ class _Worker:
         """Give an episode up."""
         raise Lost(reason)
 
-    def repeat(self, task: Task, actions: Sequence[Action]) -> tuple[Transition, ...] | None:
-        return self.pool.repeat([(task, actions)])[0]
+    def repeat(self, task: Task, actions: Sequence[Action]) -> tuple[tuple[Transition, ...] | None, int]:
+        """The walk, and the steps that were made, also by one that failed."""
+        before = self.pool.steps
+        return self.pool.repeat([(task, actions)])[0], self.pool.steps - before
 
     def demonstrate(self, task: Task, behaviour: str, seed: int) -> Trajectory:
         return attempt(self.suite, task, behaviour, seed=seed)

@@ -12,6 +12,9 @@ Let dream and reality share their random numbers; until an episode parts (in sta
 both, so returns differ only in episodes that part, and by at most R_max:
 
     |J_dream - J_real| <= R_max * P(an episode parts)
+
+An episode that only the dream's horizon cuts parts as well. R_max is 1 of success, which is 0 or 1; of returns it is taken from the rewards
+that were seen.
 """
 
 from __future__ import annotations
@@ -29,11 +32,11 @@ from dreamgym.statistics import Rate, wilson
 class Bound:
     """Errors of a dream under a policy, and what they allow the dream to be wrong by."""
 
-    reward_error: Rate  # eps_R: mean |dreamed reward - real reward| a step, for rewards in [0, 1]
+    reward_error: Rate  # eps_R: mean |dreamed reward - real reward| a step
     transition_error: Rate  # eps_P: share of steps whose next state differs
     differs: Rate  # share of episodes that part from reality in state, reward or end, or were left out
     gamma: float
-    r_max: float
+    r_max: float  # the width of the range that all rewards and returns lie in, at least 1
 
     @property
     def theorem(self) -> float:
@@ -42,12 +45,14 @@ class Bound:
 
     @property
     def gap(self) -> float:
-        """The finite-horizon bound of |J_dream - J_real|, at the upper end of its interval."""
-        return self.r_max * self.differs.high
+        """The finite-horizon bound of the difference of dream and real success, at the upper end of its interval. That of returns is
+        `r_max` times as large."""
+        return self.differs.high
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, with a word about each bound that says nothing."""
-        vacuous = [name for name, value in (("theorem", self.theorem), ("gap", self.gap)) if value >= self.r_max]
+        bounds = {"theorem": (self.theorem, self.r_max), "gap": (self.gap, 1.0)}
+        vacuous = [name for name, (value, most) in bounds.items() if value >= most]
         return {
             "reward_error": asdict(self.reward_error),
             "transition_error": asdict(self.transition_error),
@@ -68,16 +73,17 @@ def penalty(reward_error: float, transition_error: float, *, gamma: float, r_max
     return 2 * (reward_error / (1 - gamma) + 2 * gamma * r_max * transition_error / (1 - gamma) ** 2)
 
 
-def measure(replays: Sequence[Replay], *, left_out: int = 0, gamma: float = 0.99, r_max: float = 1.0) -> Bound:
-    """The bounds of a set of paired replays. Rewards must lie in [0, r_max] for the interval of the reward error to be one.
+def measure(replays: Sequence[Replay], *, left_out: int = 0, gamma: float = 0.99) -> Bound:
+    """The bounds of a set of paired replays.
 
     `left_out`: dreams of the same policy that no replay is of, because the guard masked them or they broke. The policy's dream success is
     over them too, and nothing is known of how they compare: each counts as differs.
     """
     steps = sum(one.compared for one in replays)
-    wrong = sum(one.reward_error for one in replays) / r_max
-    centre = wilson(round(wrong), steps)
-    mean = r_max * wrong / steps if steps else 0.0
+    r_max = max((one.reward_range[1] for one in replays), default=1.0) - min((one.reward_range[0] for one in replays), default=0.0)
+    wrong = sum(one.reward_error for one in replays)
+    centre = wilson(min(round(wrong / r_max), steps), steps)
+    mean = wrong / steps if steps else 0.0
     return Bound(
         reward_error=Rate(mean, min(mean, r_max * centre.low), max(mean, r_max * centre.high), steps),
         transition_error=wilson(sum(one.diverged for one in replays), steps),

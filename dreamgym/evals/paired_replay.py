@@ -26,13 +26,15 @@ class Replay:
     steps: int  # taken in the real environment, which may have ended before the dream did
     diverged: bool
     raw_success: bool  # whether the model claimed a success at any step, before the guard, which may have taken it back
-    differs: bool  # in state, the first one too, reward or end
+    differs: bool  # in state, the first one too, in reward or end, or in where the episode is cut
     reward_error: float  # sum of |dreamed reward - real reward| over the compared steps
     valid: tuple[int, int] = (0, 0)  # (next states exactly right, compared) of actions that changed something in reality
     invalid: tuple[int, int] = (0, 0)  # the same of actions that changed nothing
     generated: tuple[int, int] = (0, 0)  # the same of valid actions that no rule and no memory answered
     judged: tuple[JudgedStep, ...] = field(default=(), compare=False)  # each compared step
     out_of_support: bool = False  # some step of the dream has no precedent in real memory
+    real_ended: bool = True  # the real episode terminated, by the last of these actions or before
+    reward_range: tuple[float, float] = (0.0, 1.0)  # the smallest that holds 0, 1, and the rewards and returns of both sides
 
     @property
     def compared(self) -> int:
@@ -46,9 +48,10 @@ class Fidelity:
 
     dream_success: Rate
     real_success: Rate
-    false_success: Rate  # of episodes that really fail, the share the dream called a success
+    false_success: Rate  # dreamed successes that are none, among these and the dreamed failures that really end in failure
     false_failure: Rate  # of episodes that really succeed, the share the dream called a failure
-    raw_false_success: Rate
+    raw_false_success: Rate  # the same by the model's own claims
+    premature_failure: Rate  # of dreams that end as a failure, the share in which the real episode goes on
     consistency: Rate  # of dreamed successes, the share that really succeed
     state_exact: Rate  # steps before or at the first divergence whose next state is equal
     state_exact_valid: Rate  # the same, of actions that changed something in reality
@@ -89,8 +92,10 @@ def masked_episodes(episodes: Sequence[Trajectory], real: RealEnv) -> list[Repla
 def summarise(replays: Sequence[Replay], left_out: Sequence[Replay] | None = None) -> Fidelity:
     """Rates over terminals and steps. `left_out` are the `masked_episodes` episodes of the same dreams; they are in two rates of their
     own."""
-    failing = [r for r in replays if r.ended and not r.real_success]
-    raw_failing = [r for r in replays if (r.ended or r.raw_success) and not r.real_success]  # the guard may have taken a claimed end back
+    failing = [r for r in replays if not r.real_success and (r.dreamed_success or (r.ended and r.real_ended))]
+    # the guard may have taken a claimed end back
+    raw_failing = [r for r in replays if not r.real_success and (r.raw_success or (r.ended and r.real_ended))]
+    given_up = [r for r in replays if r.ended and not r.dreamed_success]
     succeeding = [r for r in replays if r.real_success]
     claimed = [r for r in replays if r.dreamed_success]
     lost = [r for r in succeeding if not r.dreamed_success]
@@ -102,6 +107,7 @@ def summarise(replays: Sequence[Replay], left_out: Sequence[Replay] | None = Non
         false_success=wilson(sum(r.dreamed_success for r in failing), len(failing)),
         false_failure=wilson(len(lost), len(succeeding)),
         raw_false_success=wilson(sum(r.raw_success for r in raw_failing), len(raw_failing)),
+        premature_failure=wilson(sum(not r.real_ended for r in given_up), len(given_up)),
         consistency=wilson(sum(r.real_success for r in claimed), len(claimed)),
         state_exact=wilson(sum(r.agreeing_steps for r in replays), sum(r.compared for r in replays)),
         state_exact_valid=wilson(sum(r.valid[0] for r in replays), sum(r.valid[1] for r in replays)),
@@ -142,10 +148,16 @@ def _real_replay(episode: Trajectory, walk: Sequence[Transition]) -> Trajectory:
     )
 
 
-def compare(episode: Trajectory, real: Trajectory, *, answered_by: DecidedBy = "generated") -> Replay:
-    """A dreamed episode beside its real replay, as `replay_actions` gives it. `answered_by`: see `ExperienceModel.answers_by`."""
+def compare(episode: Trajectory, real: Trajectory, *, answered_by: DecidedBy = "generated", horizon: int | None = None) -> Replay:
+    """A dreamed episode beside its real replay, as `replay_actions` gives it. `answered_by`: see `ExperienceModel.answers_by`. `horizon`:
+    the number of steps after which the dream is cut, where that is less than the real environment allows."""
     agreeing, diverged, reward_error = 0, False, 0.0
-    differs = episode.transitions[0].state != real.transitions[0].state  # a policy that sees another first state may act otherwise
+    real_ended = real.transitions[-1].terminated
+    differs = (
+        episode.transitions[0].state != real.transitions[0].state  # a policy that sees another first state may act otherwise
+        or len(real.turns) < len(episode.turns)  # the environment cut its episode, or ended it
+        or (horizon is not None and len(episode.turns) >= horizon and episode.truncated and not real_ended)
+    )
     counts = {True: [0, 0], False: [0, 0]}  # by whether reality moved: exact, compared
     generated, judged = [0, 0], list[JudgedStep]()
     for dreamed, true in zip(episode.transitions, real.transitions, strict=False):
@@ -179,4 +191,12 @@ def compare(episode: Trajectory, real: Trajectory, *, answered_by: DecidedBy = "
         generated=(generated[0], generated[1]),
         judged=tuple(judged),
         out_of_support=any(transition.info.out_of_support for transition in episode.transitions),
+        real_ended=real_ended,
+        reward_range=_reward_range((episode, real)),
     )
+
+
+def _reward_range(episodes: Sequence[Trajectory]) -> tuple[float, float]:
+    rewards = [transition.reward for episode in episodes for transition in episode.transitions]
+    values = [0.0, 1.0, *rewards, *(episode.total_reward for episode in episodes)]
+    return min(values), max(values)

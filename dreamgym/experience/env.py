@@ -26,6 +26,7 @@ class DreamBatch(AsyncBatchEnv):
         self.steps = 0
         self.rollout = 0
         self.tasks: list[Task] = []
+        self.numbers: list[int] = []  # the episodes' places in the whole rollout, by slot
         self.states: list[Observation] = []
         self.histories: list[list[Transition]] = []
         self._pending: dict[int, tuple[int, Query]] = {}  # the slot and query of each ticket of the model
@@ -41,15 +42,19 @@ class DreamBatch(AsyncBatchEnv):
     def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
         """Dream the first observation of every task."""
         self.end()
-        self.rollout, self.tasks = seed, list(tasks)
+        self.rollout, self.tasks, self.numbers = seed, list(tasks), list(range(len(tasks)))
         self.states = self.model.start(tasks, seed=seed)
         self.histories = [[] for _ in tasks]
         return list(self.states)
 
+    def number_episodes(self, indices: Sequence[int]) -> None:
+        """See `rollout.NumberedEpisodes`. No step may be under way."""
+        self.numbers = list(indices)
+
     def end(self) -> None:
         """Let the model forget the episodes: its engine keeps the keys and values of each, which a learner needs the memory of."""
-        self.model.forget([(self.rollout, i) for i in range(len(self.tasks))])
-        self.tasks, self._pending = [], {}
+        self.model.forget([(self.rollout, number) for number in self.numbers])
+        self.tasks, self.numbers, self._pending = [], [], {}
 
     def submit(self, slots: Sequence[int], actions: Sequence[Action]) -> None:
         """Dream what follows. `truncated` is our horizon's doing, never the model's; an unreadable dream is an error of its episode."""
@@ -59,7 +64,7 @@ class DreamBatch(AsyncBatchEnv):
                 history=tuple(self.histories[slot]),
                 state=self.states[slot],
                 action=self.rules.canonical(action),
-                stream=(self.rollout, slot, len(self.histories[slot])),
+                stream=(self.rollout, self.numbers[slot], len(self.histories[slot])),
             )
             for slot, action in zip(slots, actions, strict=True)
         ]

@@ -17,10 +17,10 @@ reliable as `state`. Dreamed rows are no precedents.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
-from typing import Literal, get_args
+from itertools import count, islice
+from typing import Any, Literal, get_args
 
 from dreamgym.envs.real_rows import RealRows
 from dreamgym.statistics import wilson
@@ -56,6 +56,40 @@ class Agreement:
     def doubtful(self) -> bool:
         """Whether there are enough rows to say that precedents are not reliable."""
         return self.predicted >= MIN_SAMPLES and wilson(self.right, self.predicted).high < MIN_AGREEMENT
+
+
+SITUATIONS = {
+    "state": "the same state and action",
+    "previous": "the same last two states and actions",
+    "instruction": "the same instruction, state and action",
+    "again": "the same action earlier in the episode",
+    "unchanged": "the same action earlier in the episode and nothing since that acts",
+    "task": "the same task, action and earlier actions that matter to it",
+}
+CLASSES = {"continues": "go on without a reward", "pays_or_ends": "pay or end"}
+
+
+def why_unused(right: int, predicted: int) -> str:
+    """Why precedents that predicted so many rows, so many of them right, are not recalled."""
+    wrong = predicted - right
+    if wilson(right, predicted).high < MIN_AGREEMENT:
+        return f"{wrong:,} of {predicted:,} predictions are wrong, and more than 2 in 100 are too many"
+    needed = next(n for n in count(predicted) if wilson(n - wrong, n).low >= MIN_AGREEMENT)
+    errors = f"with {wrong:,} of them wrong" if wrong else "all of them right"
+    return f"{predicted:,} predictions are too few: to be sure of 98 in 100, it takes {needed:,}, {errors}"
+
+
+def account(agreements: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which precedents are recalled and which are not, with the reason, of agreements as plain values."""
+    if not any(one["predicted"] for one in agreements):
+        return ["not recalled: no recorded step has a precedent in another episode, so that nothing says whether precedents are right"]
+    counted = [one for one in agreements if one["predicted"] or one["situation"] == "task"]
+
+    def name(one: Mapping[str, Any]) -> str:
+        return f"{SITUATIONS[one['situation']]} (steps that {CLASSES[one['outcome_class']]})"
+
+    lines = [f"recalled: precedents with {name(one)}" for one in counted if one["used"]]
+    return lines + [f"not recalled: {name(one)}; {why_unused(one['right'], one['predicted'])}" for one in counted if not one["used"]]
 
 
 class ExactRecall(RealRows):

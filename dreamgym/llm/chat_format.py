@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 ENDS = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<end_of_turn>", "<|end_of_text|>", "<|endoftext|>")
 """Special tokens by which known instruct models end a turn, beside the template's own and the tokenizer's eos."""
 
+RARE = "\U0010fffd"
+"""A letter that no tokenizer knows: what becomes of it is its unknown token, unless it writes letters as bytes."""
+
 SYSTEM, USERS, REPLIES = "dgsystemdg", ("dguseradg", "dguserbdg", "dguserdgc"), ("dgreplyadg", "dgreplybdg")
 
 
@@ -58,7 +61,8 @@ class ChatFormat:
             raise UsageError(f"The tokenizer of '{self.name}' has no chat template. Use an instruct model as backbone.")
         self.special = {i: str(t) for i, t in tokenizer.added_tokens_decoder.items() if t.special}
         self.special |= {tokenizer.convert_tokens_to_ids(name): name for name in tokenizer.all_special_tokens}
-        self.special.pop(tokenizer.unk_token_id, None)  # a rare letter is not forged
+        if tokenizer.unk_token_id in tokenizer.encode(RARE, add_special_tokens=False, split_special_tokens=True):
+            self.special.pop(tokenizer.unk_token_id, None)  # a rare letter is not forged; where letters are bytes, the token is
         # `<tool_call>` and `<think>` are single tokens of some models without being special, and mean as much where the template has them
         template = str(tokenizer.chat_template)
         marks = {i: str(t) for i, t in tokenizer.added_tokens_decoder.items() if not t.special and str(t).strip() and str(t) in template}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from dreamgym.envs.tools.conversation import START, Exchange, Limits, extend
 from dreamgym.envs.tools.shortening import shorten_arguments, shorten_result, shorten_text
 from dreamgym.logs.records import Account, LoggedEpisode, Message
+from dreamgym.logs.redaction import Redactor
 from dreamgym.tool_calls import ToolCall, action_of, respond
 from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
 
@@ -27,31 +28,35 @@ class Conversion:
     system: bool = False
 
 
-def trajectory(episode: LoggedEpisode, how: Conversion, success: bool | None, account: Account) -> Trajectory | None:
+def trajectory(
+    episode: LoggedEpisode, how: Conversion, success: bool | None, account: Account, redactor: Redactor | None = None
+) -> Trajectory | None:
     """The episode; None, and an account of it, where it has no instruction or no action. Reward is 1 at the end of a success, else 0: one
-    that was truncated has no end, and its last step pays nothing."""
+    that was truncated has no end, and its last step pays nothing. Secrets are taken out of what is kept."""
     instruction, rest = task_and_turns(episode, account, system=how.system)
     if not instruction:
         account.drop("episodes without an instruction")
         return None
     before = account.dropped[UNANSWERED]
-    found = exchanges(rest, account)
+    turns = exchanges(rest, account)
     if 2 * (account.dropped[UNANSWERED] - before) > sum(len(message.calls) for message in rest):
         account.drop(HOLLOW)
         return None
-    if not found:
+    if not turns:
         account.drop("episodes without an action")
         return None
-    state, turns = Observation(START), list[Turn]()
-    for i, one in enumerate(found):
-        after, ends = extend(state, one), i + 1 == len(found) and not episode.truncated
-        turns.append(Turn(Transition(state, action_of(one.calls), after, float(ends and bool(success)), ends)))
+    if redactor:
+        instruction, turns = redactor.conversation(instruction, turns)
+    state, steps = Observation(START), list[Turn]()
+    for i, one in enumerate(turns):
+        after, ends = extend(state, one), i + 1 == len(turns) and not episode.truncated
+        steps.append(Turn(Transition(state, action_of(one.calls), after, float(ends and bool(success)), ends)))
         state = after
         _note_shortened(one, account)
     task = Task(episode.task or episode.id, instruction, how.env, difficulty=0)
     account.note("successes that were truncated", int(episode.truncated and bool(success)))
     return Trajectory(
-        episode.id, task, "demo", tuple(turns), bool(success), episode.truncated, behaviour=episode.agent, scored=success is not None
+        episode.id, task, "demo", tuple(steps), bool(success), episode.truncated, behaviour=episode.agent, scored=success is not None
     )
 
 

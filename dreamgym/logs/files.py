@@ -17,6 +17,8 @@ from dreamgym.runs.progress import Advance
 
 EPISODE = {"task", "source", "turns"}  # keys of our own episodes
 LOOKED_AT = 50  # lines that `auto` looks at
+OWN = "docs/tutorials/logs.md shows how to write a format of your own, in about twenty lines."
+BROKEN = object()  # a line that is no JSON
 Units = list[dict[str, Any]]
 
 
@@ -62,14 +64,16 @@ class LogFile:
                 yield units
 
     def _expanded(self, value: Any, account: Account) -> Units:
-        if value is None:
+        if value is BROKEN:
             return []
         if isinstance(value, dict | list) and not _fits(self.form, value, whatever=self.given) and (other := recognise(value)):
             account.drop(f"records of another format ({other.name})")
             return []
         units = list(self.form.units(value))
         if not units:
-            account.drop(f"values that are no record of the format {self.form.name}", detail=str(value)[:60])
+            account.drop(f"values that are no record of the format {self.form.name}", detail=json.dumps(value)[:60])
+        elif isinstance(value, list):
+            account.drop("values that are no JSON object", sum(not isinstance(one, dict) for one in value))
         return units
 
 
@@ -97,7 +101,7 @@ def open_log(path: Path, form: LogFormat | None) -> LogFile:
             raise UsageError(f"'{path}' is not of the format '{form.name}': it looks like '{likely.name}'. Give --format auto.")
         return LogFile(path, lines, form, given=True)
     if likely is None:
-        raise UsageError(f"'{path}' is in no format that is known: {', '.join(_known())}. Give --format, or look at its first line.")
+        raise UsageError(f"'{path}' is in no format that is known: {', '.join(_known())}. Look at its first line. {OWN}")
     return LogFile(path, lines, likely)
 
 
@@ -126,7 +130,7 @@ def _value(line: bytes, account: Account) -> Any:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
         account.drop("lines that are no JSON", detail=reason_of(error))
-        return None
+        return BROKEN
 
 
 def _load(path: Path) -> Any:
@@ -137,6 +141,11 @@ def _load(path: Path) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
+        if data.lstrip()[:1] not in (b"{", b"["):
+            raise UsageError(
+                f"'{path}' is text, and a log is JSON or JSON Lines. Write each conversation as a record first, such as OpenAI's chat "
+                "messages: docs/tutorials/logs.md shows one."
+            ) from error
         raise UsageError(f"'{path}' is neither JSON nor JSON Lines: {unreadable(error)}") from error
 
 

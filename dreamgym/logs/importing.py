@@ -11,17 +11,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dreamgym import plugins
+from dreamgym.envs.tools.conversation import FURTHER, latest_turn
 from dreamgym.envs.tools.schemas import Tool, ToolInference, merged
 from dreamgym.errors import UsageError, counted
 from dreamgym.logs.conversion import HOLLOW, UNANSWERED, Conversion, trajectory
 from dreamgym.logs.files import LogFile, open_log
-from dreamgym.logs.formats import KIND, LogFormat
+from dreamgym.logs.formats import LogFormat, chosen
 from dreamgym.logs.outcomes import Outcomes
 from dreamgym.logs.records import Account
 from dreamgym.logs.redaction import Redactor
+from dreamgym.logs.tools_file import WrittenTools, tools_beside, write_tools
 from dreamgym.runs.episodes import trajectory_to_json
-from dreamgym.runs.files import dumps, write_atomic, writing_lines
+from dreamgym.runs.files import dumps, writing_lines
 from dreamgym.runs.progress import Advance, progress
 from dreamgym.tool_calls import RESPOND, ToolCall, calls_of
 from dreamgym.types import Trajectory
@@ -115,12 +116,12 @@ class _Import:
     def episodes(self, file: LogFile, advance: Advance) -> Iterator[Trajectory]:
         for units in file.episodes(self.account, advance):
             for found in file.form.read(units, self.account):
-                shown = self.redactor.episode(found) if self.redactor else found
+                shown = replace(found, id=self.redactor.name(found.id), task=self.redactor.name(found.task)) if self.redactor else found
                 wanted = shown.id.replace("/as/", "/") or f"episode-{len(self.ids.taken) + 1}"
                 success = self.outcomes.of(found, self.ids.next(wanted))  # not as redacted: ids and scores are as the user knows them
                 cut = self.truncations.of(found, wanted)
                 shown = replace(shown, truncated=found.truncated if cut is None else cut)
-                made = trajectory(shown, self.how, success, self.account)
+                made = trajectory(shown, self.how, success, self.account, self.redactor)
                 if made is None:
                     continue
                 self.logged_ids.add(found.id)
@@ -130,6 +131,8 @@ class _Import:
                     continue
                 self.read |= {whole} if own else set()
                 made = self._named(made, wanted, file.path, named=bool(found.task))
+                if self.redactor:
+                    self.redactor.count(_texts(made))
                 calls = [call for turn in made.transitions for call in calls_of(turn.action)]
                 if shown.tools:
                     known = {tool.name for tool in shown.tools} | {RESPOND}
@@ -146,6 +149,15 @@ class _Import:
         self.account.note("ids that were given twice, numbered", int(name != wanted), wanted)
         task = self.tasks.take(file, wanted, task, made.task.instruction) if named else self.tasks.names.take(task)
         return replace(made, id=name, task=replace(made.task, id=task))
+
+
+def _texts(episode: Trajectory) -> Iterator[str]:
+    """What an episode shows, each text once."""
+    yield from {episode.id, episode.task.id}
+    yield episode.task.instruction
+    for step in episode.transitions:
+        yield step.action
+        yield from (line for line in latest_turn(step.next_state).split("\n") if not line.startswith(FURTHER))  # whose calls are actions
 
 
 def _digest(name: str, episode: Trajectory) -> bytes:
@@ -170,8 +182,8 @@ def import_logs(
 
     UsageError for a file in no known format or in another one than `form`, and where no episode is found at all.
     """
-    chosen: LogFormat | None = None if form == "auto" else plugins.make(KIND, form)
-    files = [open_log(path, chosen) for path in paths]
+    given: LogFormat | None = None if form == "auto" else chosen(form)
+    files = [open_log(path, given) for path in paths]
     if out is not None and any(out.exists() and path.samefile(out) for path in paths):
         raise UsageError(f"'{out}' is one of the logs. Give another path to --out.")
     work = _Import(outcomes or Outcomes(), truncations or Outcomes(), Conversion(env, system), Redactor() if redact else None)
@@ -185,25 +197,11 @@ def import_logs(
                 reasons = ", ".join(f"{reason}: {n}" for reason, n in work.account.dropped.items())
                 raise UsageError(f"No episode was found in {', '.join(map(str, paths))} ({reasons or 'the files are empty'}).")
     tools = [tool.to_json() for tool in work.tools.found()]
-    return _report(work, files, tools, out, None if out is None else _write_tools(tools, tools_beside(out)))
-
-
-def tools_beside(out: Path) -> Path:
-    """Where the tool schemas of a file of episodes are: `episodes.tools.json` for `episodes.jsonl`."""
-    return out.with_name(f"{out.name.removesuffix('.jsonl')}.tools.json")
-
-
-def _write_tools(tools: list[dict[str, Any]], path: Path) -> Path:
-    """Write the tools and return where they are: beside a file that says something else, which a person may have corrected."""
-    text = json.dumps(tools, indent=1) + "\n"
-    if path.exists() and path.read_text("utf-8", "replace") != text:
-        path = path.with_name(f"{path.name.removesuffix('.tools.json')}.new.tools.json")
-    write_atomic(path, text)
-    return path
+    return _report(work, files, tools, out, None if out is None else write_tools(tools, tools_beside(out)))
 
 
 def _report(
-    work: _Import, files: Sequence[LogFile], tools: list[dict[str, Any]], out: Path | None, tools_file: Path | None
+    work: _Import, files: Sequence[LogFile], tools: list[dict[str, Any]], out: Path | None, written: WrittenTools | None
 ) -> dict[str, Any]:
     account, ended = work.account, {name: work.ended[name] for name in ("success", "failure", "unknown")}
     return {
@@ -212,12 +210,12 @@ def _report(
         "redacted": dict(work.redactor.counts) if work.redactor else {},
         "notes": dict(account.notes), "places": dict(account.places), "formats": {str(file.path): file.form.name for file in files},
         "inferred_tools": [tool["name"] for tool in tools if tool["name"] not in work.tools.defined],
-        "warnings": _warnings(ended, work, out, tools_file), "out": None if out is None else str(out),
-        "tools_file": None if tools_file is None else str(tools_file),
+        "warnings": _warnings(ended, work, written), "out": None if out is None else str(out),
+        "tools_file": None if written is None else str(written.path),
     }  # fmt: skip
 
 
-def _warnings(ended: dict[str, int], work: _Import, out: Path | None, tools_file: Path | None) -> list[str]:
+def _warnings(ended: dict[str, int], work: _Import, written: WrittenTools | None) -> list[str]:
     found, dropped, redactor = list[str](), work.account.dropped, work.redactor
     if n := dropped[UNANSWERED]:
         lost = counted(dropped[HOLLOW], "episode")
@@ -225,11 +223,7 @@ def _warnings(ended: dict[str, int], work: _Import, out: Path | None, tools_file
             f"{counted(n, 'call has', 'calls have')} no result and {'is' if n == 1 else 'are'} left out, with {lost} that lost most calls. "
             "A result belongs to the call whose id it gives (`tool_call_id` of a tool message, `tool_use_id`)."
         )
-    if out and tools_file and tools_file != tools_beside(out):
-        found.append(
-            f"'{tools_beside(out)}' is kept, because it says something else than these logs, as after a correction. What they say is in "
-            f"'{tools_file}': take over from it what you need, or put it in the place of the other."
-        )
+    found += written.warnings() if written else []
     if differing := sorted(name for name, known in work.tools.defined.items() if len(known) > 1):
         found.append(
             f"The logs define {counted(len(differing), 'tool')} in several ways ({', '.join(differing[:5])}): arguments may have the form "

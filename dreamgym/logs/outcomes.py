@@ -7,18 +7,22 @@ import dataclasses
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dreamgym.errors import UsageError, explained
 from dreamgym.logs.formats._values import parsed
 from dreamgym.logs.records import LoggedEpisode
 from dreamgym.runs.files import is_number
 
+OPERATOR = re.compile(r"==|!=|>=|<=|>|<")
+SEVERAL = re.compile(r"\s(?:and|or|AND|OR)\s|&&|\|\|")
+QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 CONDITION = re.compile(r"\s*([^=!<>[\]{}]+?)\s*(?:(==|!=|>=|<=|>|<)\s*([^=\s].*?)\s*)?")
 MISSING = object()
+T = TypeVar("T")
 MOST_NAMED = 12  # fields of a record that a message lists
 
 
@@ -35,7 +39,7 @@ class Condition:
 
     def holds(self, found: Any) -> bool | None:
         """Whether a value fulfils the condition; None where that cannot be said. A bare path needs true, false, 1 or 0. A string counts as
-        what it holds, unless it is compared with a string."""
+        what it holds, unless it is compared with a string. Values of two kinds, such as a number and a list, are not compared."""
         if isinstance(found, str) and (not self.operator or isinstance(self.value, bool | int | float)):
             found = _held(found)
         if found is MISSING or found is None or (isinstance(found, float) and not is_number(found)):
@@ -43,7 +47,7 @@ class Condition:
         if not self.operator:
             return bool(found) if isinstance(found, bool) or (is_number(found) and found in (0, 1)) else None
         if self.operator in ("==", "!="):
-            if isinstance(found, bool) is not isinstance(self.value, bool):
+            if self.value is not None and _kind(found) != _kind(self.value):
                 return None
             return (found == self.value) is (self.operator == "==")
         if not is_number(found) or not is_number(self.value):
@@ -120,15 +124,38 @@ def truncations(text: str | None) -> Outcomes:
 
 
 def condition(text: str) -> Condition:
-    """UsageError for a text that is no condition."""
+    """UsageError for a text that is no condition, or that is several."""
     found = CONDITION.fullmatch(text)
     if not found:
         raise UsageError(f"'{text:.80}' is no condition. Expected a field, such as success, or a comparison, such as 'reward==1'.")
     path, operator, value = found.groups()
+    if not operator:
+        return Condition(path)
+    bare = ""
     try:
-        return Condition(path, operator or "", json.loads(value) if value else None)
+        held = json.loads(value)
     except (ValueError, RecursionError):
-        return Condition(path, operator, value.strip("'\""))
+        held, bare = value.strip("'\""), QUOTED.sub("", value)
+    if OPERATOR.search(bare) or SEVERAL.search(f" {path} {bare} "):
+        raise UsageError(
+            f"'{text:.80}' is more than one comparison, and one is expected, such as 'reward==1'. Have one field say the outcome, or give "
+            "the ids of the successes with --success-ids. A text that holds such words or signs stands in quotes: \"status=='a and b'\"."
+        )
+    return Condition(path, operator, held)
+
+
+def once(values: Sequence[T] | None, option: str) -> T | None:
+    """The value of an option of the command. UsageError where it was given several times."""
+    if values and len(values) > 1:
+        raise UsageError(
+            f"{option} is given {len(values)} times, and one answer is expected. Give it once, for logs that say it in that way."
+        )
+    return values[0] if values else None
+
+
+def _kind(value: Any) -> str:
+    """`number` for whole and other numbers, else the type of a JSON value."""
+    return "number" if is_number(value) else type(value).__name__
 
 
 def _most(counts: Counter[str]) -> str:

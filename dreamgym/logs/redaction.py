@@ -1,15 +1,19 @@
 """Keys, tokens and e-mail addresses in logs, replaced by placeholders. A secret keeps its placeholder throughout an episode, so that an
-argument that was copied from a result still equals it. Patterns find what has a known form; they cannot find every secret."""
+argument that was copied from a result still equals it. Placeholders are numbered in the order of what an episode shows, turn by turn, and
+by nothing that is left out of it: whoever reads the first turns of a conversation gets the same ones. Patterns find what has a known
+form; they cannot find every secret."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from dreamgym.logs.records import Call, LoggedEpisode, Message, Result
+from dreamgym.envs.tools.conversation import Exchange
+from dreamgym.errors import UsageError
+from dreamgym.tool_calls import ToolCall
 
 EMAIL = re.compile(r"[A-Za-z0-9_%+-][A-Za-z0-9._%+-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}")
 KEY = re.compile(
@@ -29,35 +33,74 @@ VALUES = (
 TOKEN = "token"  # as a key of JSON alone: `next_token` is none that anybody keeps secret, and code has variables of that name
 NAMED = re.compile(rf"(?i)(?:{SECRET}|(?<=[\"']){TOKEN}(?=\\?[\"']))(?P<key>\\?[\"'])?\s*[:=]\s*(?:{'|'.join(VALUES)})")
 SECRET_NAME = re.compile(rf"(?i)(?:.*(?:[_-]|(?-i:(?=[A-Z]))))?{SECRET}|{TOKEN}")
-PLACEHOLDER = re.compile(r"redacted-(?:e-mail|key|secret|token)-\d+")
+PLACEHOLDER = re.compile(r"redacted-(e-mail|key|secret|token)-\d+")
+WRITTEN = re.compile(r"redacted-(?:e-mail|key|secret|token)(?:-\d*)?")  # a placeholder as a policy writes it, also where it breaks off
 NAMES = ("passw", "secret", "key", "token")
 HINTS = ("sk", "pk", "rk", "gh", "glpat", "hf_", "xox", "AKIA", "ASIA", "AIza", "eyJ", "github_pat_")
 
 
+@dataclass
+class _Placeholders:
+    """By secret. None of them is one of `written`, which stood in the texts before and stand for themselves."""
+
+    written: frozenset[str] = frozenset()
+    by_secret: dict[str, str] = field(default_factory=dict)
+    by_placeholder: dict[str, str] = field(default_factory=dict)
+
+    def of(self, kind: str, secret: str) -> str:
+        if secret not in self.by_secret:
+            number = len(self.by_secret) + 1
+            while (name := f"redacted-{kind}-{number}") in self.written or name in self.by_placeholder:
+                number += 1
+            self.by_secret[secret], self.by_placeholder[name] = name, secret
+        return self.by_secret[secret]
+
+
 class Redactor:
-    """Redacts one episode after another, and counts by kind."""
+    """Redacts one episode after another."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self._known: dict[str, str] = {}
-        self._named_ids: dict[str, str] = {}
+        """By kind, the placeholders in texts that `count` was given."""
+        self._ids = _Placeholders()  # of all episodes, so that ids stay apart
+        self._here = self._latest = _Placeholders()
 
-    def episode(self, episode: LoggedEpisode) -> LoggedEpisode:
-        """The episode without secrets in its messages, its instruction and the ids of it and its task."""
-        self._known = self._named_ids  # one placeholder in all episodes, so that ids stay apart
-        name, task = self.text(episode.id), self.text(episode.task)
-        self._known = {}
-        messages = tuple(map(self._message, episode.messages))
-        return replace(episode, id=name, task=task, messages=messages, instruction=self.text(episode.instruction))
+    def name(self, text: str) -> str:
+        """An id of an episode or of a task without secrets."""
+        self._here = self._ids
+        text = self.text(text)
+        self._here = self._latest
+        return text
+
+    def begin(self, instruction: str, turns: Sequence[Exchange]) -> None:
+        """A new episode with these texts. Placeholders that stand in them already stand for themselves."""
+        self._here = self._latest = _Placeholders(frozenset(WRITTEN.findall(repr((instruction, turns)))))
+
+    def conversation(self, instruction: str, turns: Sequence[Exchange]) -> tuple[str, list[Exchange]]:
+        """A new episode without secrets."""
+        self.begin(instruction, turns)
+        return self.text(instruction), [self._exchange(turn) for turn in turns]
+
+    def count(self, texts: Iterable[str]) -> None:
+        """Count the placeholders of the latest episode, and of ids, in texts of it."""
+        made = self._latest.by_placeholder.keys() | self._ids.by_placeholder.keys()
+        self.counts.update(one[1] for text in texts for one in PLACEHOLDER.finditer(text) if one[0] in made)
 
     def restored(self, value: Any) -> Any:
-        """A JSON value with the secrets of the latest episode in place of their placeholders."""
+        """A JSON value with the secrets of the latest episode in place of their placeholders. UsageError for a placeholder that stands for
+        nothing there."""
         if isinstance(value, str):
-            secrets = {placeholder: secret for secret, placeholder in self._known.items()}
-            return PLACEHOLDER.sub(lambda found: secrets.get(found[0], found[0]), value)
+            return WRITTEN.sub(lambda one: self._secret(one[0]), value)
         if isinstance(value, Mapping):
-            return {key: self.restored(one) for key, one in value.items()}
+            return {self.restored(key): self.restored(one) for key, one in value.items()}
         return [self.restored(one) for one in value] if isinstance(value, list) else value
+
+    def _secret(self, placeholder: str) -> str:
+        if placeholder in self._latest.written:
+            return placeholder
+        if placeholder not in self._latest.by_placeholder:
+            raise UsageError(f"'{placeholder}' stands for nothing in this conversation")
+        return self._latest.by_placeholder[placeholder]
 
     def text(self, text: str) -> str:
         if "PRIVATE KEY" in text:
@@ -82,10 +125,9 @@ class Redactor:
             placeholder = f"{found['key']}{placeholder}{found['key']}"
         return before + placeholder
 
-    def _message(self, message: Message) -> Message:
-        calls = tuple(Call(call.id, call.name, self._value(call.arguments)) for call in message.calls)
-        results = tuple(Result(result.call_id, self.text(result.text)) for result in message.results)
-        return replace(message, text=self.text(message.text), calls=calls, results=results)
+    def _exchange(self, turn: Exchange) -> Exchange:
+        calls = tuple(ToolCall(call.name, self._value(call.arguments)) for call in turn.calls)
+        return Exchange(calls, tuple(map(self.text, turn.results)), self.text(turn.user_text))
 
     def _value(self, value: Any, name: str = "") -> Any:
         if isinstance(value, str | int | float) and not isinstance(value, bool) and SECRET_NAME.fullmatch(name) and len(str(value)) >= 6:
@@ -99,5 +141,4 @@ class Redactor:
     def _placeholder(self, kind: str, secret: str) -> str:
         if (found := PLACEHOLDER.match(secret)) and (found[0] == secret or kind != "secret"):
             return secret  # a pattern may take in a placeholder with what stands behind it; a named value is redacted whole
-        self.counts[kind] += 1
-        return self._known.setdefault(secret, f"redacted-{kind}-{len(self._known) + 1}")
+        return self._here.of(kind, secret)

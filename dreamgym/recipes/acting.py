@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dreamgym.envs.tools.conversation import START, Limits, extend
+from dreamgym.envs.tools.conversation import START, Exchange, Limits, extend
 from dreamgym.envs.tools.rules import ToolRules
 from dreamgym.envs.wrappers.without_rules import StateMapping
 from dreamgym.errors import UsageError, counted
@@ -35,7 +35,8 @@ class TrainedPolicy:
     """The policy of a run over tools. It reads a conversation as `dreamgym import` reads logs, so that it sees what it was trained on.
 
     `policy` names one of the run, by default the one that came last. `system` and `redact` are to be as the logs were imported: whether the
-    system text opens the instruction, and whether secrets are placeholders. Placeholders in the calls become the secrets again.
+    system text opens the instruction, and whether secrets are placeholders. Placeholders in the calls become the secrets again. Without
+    `system` a system message may be given and is not read.
     """
 
     def __init__(self, run: Path | str, policy: str | None = None, *, system: bool = False, redact: bool = True) -> None:
@@ -55,20 +56,23 @@ class TrainedPolicy:
 
         `messages` are OpenAI chat messages, from the first on: "user", "assistant" with `tool_calls`, "tool" with `tool_call_id`.
         Temperature 0 is greedy, as `eval` calls it. UsageError for messages without an instruction, what is no message of these roles,
-        calls without a result and results without a call, a conversation that no longer fits, and a reply that is no tool call.
+        calls without a result and results without a call, a conversation that no longer fits, a reply that is no tool call, and one with a
+        placeholder that stands for nothing.
         """
         for one in messages:
             if not isinstance(one, Mapping) or "role" not in one:
                 raise UsageError(f"{one!r:.100} is no chat message. Expected an object with 'role' and 'content'.")
-        account = Account()
+        account, redactor = Account(), Redactor()
         episode = LoggedEpisode("", tuple(messages_of([dict(one) for one in messages], account)))
-        redactor = Redactor()
-        if self.redact:
-            episode = redactor.episode(episode)
-        instruction, turns = task_and_turns(episode, account, system=self.system)
+        instruction, rest = task_and_turns(episode, account, system=self.system)
         if not instruction:
             raise UsageError("The messages hold no instruction. Begin with a message of the role 'user'.")
-        steps, state = _played(turns, self.limits, account)
+        turns = _turns(rest, account)
+        if self.redact:
+            instruction, turns = redactor.conversation(instruction, turns)
+        else:
+            redactor.begin(instruction, turns)
+        steps, state = _played(turns, self.limits)
         if lost := [reason for reason in account.dropped if reason not in LEFT_OUT]:
             raise UsageError(
                 f"The policy would not see all of the conversation: {', '.join(lost)}. Expected OpenAI chat messages: the roles system, "
@@ -90,19 +94,35 @@ class TrainedPolicy:
             calls = calls_of(completion.text)
         except UsageError as error:
             raise UsageError(f"The policy's reply is no tool call: {error} Ask with temperature=1 and another seed.") from error
-        return [ToolCall(call.name, redactor.restored(call.arguments)) for call in calls]
+        return [_restored(call, redactor) for call in calls]
 
 
-def _played(messages: Sequence[Message], limits: Limits, account: Account) -> tuple[list[Transition], Observation]:
-    """The steps of a conversation, and the state that it is in."""
+def _restored(call: ToolCall, redactor: Redactor) -> ToolCall:
+    """The call with secrets in place of placeholders. UsageError where one stands for nothing: no tool is to be sent it."""
+    try:
+        return ToolCall(call.name, redactor.restored(call.arguments))
+    except UsageError as error:
+        raise UsageError(
+            f"The policy's call of {call.name} cannot be made: {error}. Do not make it. Ask with temperature=1 and another seed, and give "
+            "`system` and `redact` as the logs were imported."
+        ) from error
+
+
+def _turns(messages: Sequence[Message], account: Account) -> list[Exchange]:
+    """The turns of a conversation in which every call has its result."""
     results = Counter(result.call_id for message in messages for result in message.results)
     for call in (call for message in messages for call in message.calls):
         if not results[call.id]:  # ids may come again: each result answers one call
             raise UsageError(f"The call of {call.name} has no result. Give a message of the role 'tool' with its `tool_call_id`.")
         results[call.id] -= 1
+    return exchanges(messages, account)
+
+
+def _played(turns: Sequence[Exchange], limits: Limits) -> tuple[list[Transition], Observation]:
+    """The steps of a conversation, and the state that it is in."""
     steps, state = list[Transition](), Observation(START)
-    for exchange in exchanges(messages, account):
-        after = extend(state, exchange, limits)
-        steps.append(Transition(state, action_of(exchange.calls), after, 0.0, False))
+    for turn in turns:
+        after = extend(state, turn, limits)
+        steps.append(Transition(state, action_of(turn.calls), after, 0.0, False))
         state = after
     return steps, state

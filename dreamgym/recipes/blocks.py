@@ -383,8 +383,8 @@ class RLConfig(Config):
     @classmethod
     def _check_old_logprobs(cls, learner: LearnerConfig, info: ValidationInfo) -> LearnerConfig:
         algorithm = info.data.get("algorithm")  # absent when it is itself invalid
-        if learner.old_logprobs == "sampler" and algorithm and algorithm.model_dump().get("importance_cap"):
-            raise ValueError("'sampler' leaves nothing for the algorithm's importance_cap to weigh; set learner.old_logprobs = 'learner'")
+        if algorithm and (conflict := learner.conflict(algorithm)):
+            raise ValueError(conflict)
         return learner
 
     @field_validator("async_rollouts")

@@ -13,7 +13,7 @@ from typing import Any
 
 from dreamgym.envs.worker_pool import WorkerPool
 from dreamgym.evals.gap import PREFIX
-from dreamgym.recipes import comparison, context, plan
+from dreamgym.recipes import comparison, context, inputs, plan
 from dreamgym.recipes import summary as tables
 from dreamgym.recipes.ablations import ablated
 from dreamgym.recipes.arms import OFFLINE_ARMS, ablation_arm, arm_of
@@ -44,7 +44,8 @@ def run(config: CompareConfig, path: Path, *, latency_s: float, say: Callable[[s
     for seed in config.seeds:
         seed_config = config.model_copy(update={"seed": seed})
         stored = seed_config.model_copy(update={"seeds": (seed,), "arms": (), "ablations": ()})  # it names no arms: others may come later
-        with context.open_run(path / f"seed-{seed}", stored) as directory, start_workers(seed_config.effective_env) as workers:
+        opened = context.open_run(path / f"seed-{seed}", stored)
+        with opened as directory, start_workers(inputs.located(seed_config, directory.path).effective_env) as workers:
             train_arms(directory, seed_config, say, workers)
             rows_by_seed.append(rows(directory, seed_config))
             commits |= dict.fromkeys(directory.data(PROCESS)["commits"])

@@ -25,9 +25,10 @@ from dreamgym.logs.demonstrations import Job, play_failing_fast, played, without
 from dreamgym.policy.agent import Agent
 from dreamgym.policy.loading import Policies
 from dreamgym.protocols import RealEnv
+from dreamgym.recipes import inputs
 from dreamgym.recipes.arms import DREAM_ARMS
 from dreamgym.recipes.config import SharedConfig
-from dreamgym.recipes.factory import make_suite, make_vocabulary
+from dreamgym.recipes.factory import make_vocabulary
 from dreamgym.recipes.resume import read_by
 from dreamgym.runs.rundir import PROCESS, RunDir
 from dreamgym.types import Trajectory
@@ -145,8 +146,11 @@ class RunContext:
         return without_failed(play_failing_fast(self.workers.demonstrate if self.workers else partial(played, self.suite), jobs))
 
 
-def open_run(path: Path, config: Config) -> RunDir:
-    """The run directory of this configuration, new or to resume."""
+def open_run(path: Path, config: Config, *, given: bool = True) -> RunDir:
+    """The run directory of this configuration, new or to resume. RunDirError where files that it names were changed since the run was made
+    from them, unless the configuration is not `given`, but the run's own."""
+    if given:
+        inputs.require_same(path)
     return RunDir.open(path, dump(config), read_by=read_by)
 
 
@@ -161,11 +165,11 @@ def open_context(path: Path) -> RunContext:
     silence_progress_bars()
     run = RunDir.view(path)
     stored = {key: value for key, value in run.config.items() if key in SharedConfig.model_fields}
-    config = resolve(SharedConfig, stored, where=str(path / "config.toml"))
+    config = inputs.located(resolve(SharedConfig, stored, where=str(path / "config.toml")), path)
     if not run.done("tokenizer"):
         raise RunDirError(f"'{path}' has no tokenizer yet, so it holds no model. Give the command that made it again: it resumes.")
     run.require_unchanged("tokenizer")
-    tokenizer, suite = tiny.load(path / "checkpoints" / "tokenizer")[1], make_suite(config)
+    tokenizer, suite = tiny.load(path / "checkpoints" / "tokenizer")[1], inputs.suite_of(path, config)
     if config.rules == "induced":
         suite.rules = induced_rules(path, suite.rules)
     logs = drop_too_long(logs_of_run(run), tokenizer, config)

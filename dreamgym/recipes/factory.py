@@ -113,9 +113,10 @@ def check_reasoning(config: SharedConfig, *, explained: bool) -> None:
 
 
 def held_out_tasks(suite: EnvSuite, config: SharedConfig) -> list[Task]:
-    """The development and test tasks of a run, which nothing may learn from."""
-    evaluation = config.eval
-    return suite.tasks("dev", evaluation.dev_tasks, seed=TASK_SEED) + suite.tasks("test", evaluation.tasks, seed=TASK_SEED)
+    """The development and test tasks of a run, which nothing may learn from. Without an environment no policy is tested, and the test tasks
+    are training data."""
+    evaluation, tested = config.eval, config.eval.tasks if suite.has_env else 0
+    return suite.tasks("dev", evaluation.dev_tasks, seed=TASK_SEED) + suite.tasks("test", tested, seed=TASK_SEED)
 
 
 def held_out_test(suite: EnvSuite, config: SharedConfig) -> Callable[[Task], bool]:

@@ -148,8 +148,8 @@ def recorded_episodes(context: RunContext, n: int, *, split: str = SPLIT) -> lis
     held = [episode for episode in held if episode.error is None and episode.turns]
     if not held:
         raise UsageError(
-            f"'{context.path}' held out no recorded episode of the split '{split}', so there is nothing to measure on. Record more tasks, "
-            "or set eval.dev_tasks (or eval.tasks, for the test split) in a new run."
+            f"'{context.path}' held out no recorded episode of the split '{split}', so there is nothing to measure on. "
+            + ("Record more tasks." if split == SPLIT else f"Without an environment episodes of the split '{SPLIT}' alone are held out.")
         )
     random.Random(f"held-out/{split}").shuffle(held)
     return held[:n]

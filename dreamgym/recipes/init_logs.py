@@ -19,10 +19,10 @@ from dreamgym.experience.learned_verifier.cases import ended
 from dreamgym.experience.prompts import PromptParts, Step, answer, encode_delta, opening
 from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.llm.vocabulary import Vocabulary
-from dreamgym.logs.importing import tools_beside
+from dreamgym.logs.tools_file import tools_beside
 from dreamgym.recipes import factory
 from dreamgym.recipes.blocks import RLConfig
-from dreamgym.recipes.recorded import require_logs
+from dreamgym.recipes.recorded import listed, require_logs, tools_lacking
 from dreamgym.runs.episodes import read_trajectories
 from dreamgym.tool_calls import calls_of
 from dreamgym.types import Memory, Trajectory, Transition
@@ -75,6 +75,7 @@ class LogAccount:
     reasoning: bool  # whether some step carries an explanation
     hidden: bool  # whether tools show what no earlier state did
     reads: tuple[str, ...]  # tools that change nothing, as they declare or the logs show
+    lacking: Counter[str]  # calls of tools that the file of tools lacks, by tool
     vocab_size: int  # of a small model; 0 for a backbone, which has its own
     context: int  # tokens that a whole episode may take
     episode_tokens: int  # of nine in ten episodes, at most, as the experience model reads them, with a memory a step
@@ -109,6 +110,8 @@ class LogAccount:
                 f"which takes {ENOUGH} of each: every success that the dream claims is rewarded, and RL is not held near the policy of the "
                 "logs."
             )
+        if self.lacking:
+            found.append(f"The file of tools lacks {listed(self.lacking)}, which the episodes call: a dream refuses these calls.")
         if self.env == "tools" and not self.reads:
             found.append(
                 "No tool is known to change nothing, so that a dream cannot tell which earlier answers still hold. Declare the tools that "
@@ -151,6 +154,7 @@ def examine(files: Sequence[Path], *, env: str | None = None, backbone: Backbone
     env = env or ("tools" if tool_calls else "logs")
     suite: EnvSuite = plugins.make("envs", env, **_options(env, files))
     require_logs(found, suite.name)
+    lacking = tools_lacking(episodes, suite)
     rules, tasks = suite.rules, Counter(suite.task_key(episode.task) for episode in episodes)
     if backbone:
         vocab_size, context, words = 0, int(PART * _positions(backbone)), _words(backbone)
@@ -171,6 +175,7 @@ def examine(files: Sequence[Path], *, env: str | None = None, backbone: Backbone
         reasoning=any(step.info.reasoning for episode in episodes for step in episode.transitions),
         hidden=rules.partially_observed,
         reads=tuple(sorted(tool.name for tool in rules.schemas.values() if tool.reads_only)) if isinstance(rules, ToolRules) else (),
+        lacking=lacking,
         vocab_size=vocab_size,
         context=context,
         episode_tokens=tokens.episode,
@@ -325,9 +330,8 @@ def _options(env: str, files: Sequence[Path]) -> dict[str, Any]:
     another file has tools that the first one lacks: calls of them would be refused."""
     beside = tools_beside(files[0])
     tools = {"tools": str(beside)} if env == "tools" and beside.is_file() else {}
-    known = _names_of_tools(beside)
     for other in map(tools_beside, files[1:] if tools else ()):
-        if lacking := sorted(_names_of_tools(other) - known):
+        if lacking := sorted(_names_of_tools(other) - _names_of_tools(beside)):
             raise UsageError(
                 f"'{other}' has tools that '{beside}' lacks: {', '.join(lacking)}. Import the logs with one command, so that one file has "
                 "all tools: dreamgym import LOG LOG --out episodes.jsonl"

@@ -299,16 +299,16 @@ def _small_rates(context: RunContext, rows: Sequence[Row], reply: int) -> Rates:
     model: Any = tiny.build(context.tokenizer, config.model.size, seed=0)
     model.to(backbones.device(config.model.device))
     training = config.experience.training or config.warm_start
-    begun: list[tuple[int, float]] = []
+    settings = training.model_copy(update={"epochs": 1e3, "seconds": None})
+    begun: list[tuple[float, float]] = []
 
     def watch(step: int, done: float, losses: dict[str, float]) -> bool:
-        begun.append((step, time.monotonic()))
+        begun.append((done * settings.epochs, time.monotonic()))
         return begun[-1][1] - begun[0][1] > FIT_S
 
-    settings = training.model_copy(update={"epochs": 1e3, "seconds": None})
     sft.train(model, [ids for ids, _ in rows], [weights for _, weights in rows], settings, on_step=watch)
     (first, since), (last, until) = begun[0], begun[-1]
-    fitted = (last - first) * training.batch_tokens / max(1e-9, until - since)
+    fitted = (last - first) * sum(len(ids) for ids, _ in rows) / max(1e-9, until - since)  # without what batches leave empty
     start = time.monotonic()
     policy = config.policy.model_copy(update={"max_reply_tokens": reply})
     written = _acted(replace(context, config=config.model_copy(update={"policy": policy})), model)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.errors import InvariantError
-from dreamgym.recipes import context, plan
+from dreamgym.recipes import context, inputs, plan
 from dreamgym.recipes import summary as tables
 from dreamgym.recipes.config import RunConfig
 from dreamgym.recipes.context import RunContext
@@ -50,7 +50,7 @@ def run_seeds(config: RunConfig, path: Path, *, budget: str, say: Callable[[str]
 def run_one(config: RunConfig, path: Path, *, budget: str, say: Callable[[str], None] = print) -> dict[str, Any]:
     """All phases of one seed in one run directory. The same call on the same directory resumes."""
     context.silence_progress_bars()
-    with context.open_run(path, config) as run, start_workers(config.effective_env) as workers:
+    with context.open_run(path, config) as run, start_workers(inputs.located(config, path).effective_env) as workers:
         context.record_commit(run)
         context.report_changed_settings(run, say)
         say("1/7 logs: scripted policies of mixed skill in the real environment")
@@ -119,7 +119,7 @@ def require_work(run: RunDir, shared: RunContext, config: RunConfig) -> None:
         problems.append("no dream iteration had a gradient: every group was all success or all failure")
     if config.dream.iterations and not dream["replay"]["dream"]:
         problems.append("the replay buffer did not grow: no dreamed transition passed the guard")
-    invents = config.dream.curriculum.strategy == "variance" and config.dream.curriculum.synthetic_share
+    invents = config.dream.curriculum.synthetic_share and "curriculum.synthetic_share" not in config.unread(config.dream)
     if invents and config.dream.iterations and not dream["curriculum"].get("proposed"):
         problems.append("the curriculum proposed nothing: no group had any variance of returns")
     if "probes" not in shared.skipped and 0 < config.dream.probe_every <= dream["iterations"] and not dream["probe_steps"]:

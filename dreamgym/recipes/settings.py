@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from dreamgym import config as configuration
 from dreamgym import plugins
 from dreamgym.errors import ConfigError, RunDirError, UsageError, explained, nearest
+from dreamgym.recipes import inputs
 from dreamgym.recipes.config import BaselineConfig, CompareConfig, RunConfig, SharedConfig, TrainConfig
 from dreamgym.recipes.resume import read_by
 from dreamgym.runs.rundir import CONFIG, RunDir
@@ -73,6 +74,8 @@ def train_settings(path: Path, file: Path | None, overrides: Sequence[str]) -> T
         found = configuration.resolve(TrainConfig, configuration.merge({}, changes), where="the overrides")
     require_plugins(found)
     RunDir.check(path, configuration.dump(found), read_by)
+    if file or any(name.partition(".")[0] in ("env", "logs") for name in changes):
+        inputs.require_same(path)
     if not (path / "episodes" / "logs.jsonl").exists():
         for one in found.logs.files:
             with explained(one):

@@ -8,7 +8,9 @@ from typing import Any
 
 from dreamgym.envs.base import EnvSuite
 from dreamgym.errors import InvariantError, counted
-from dreamgym.recipes import context, plan
+from dreamgym.evals import held_out
+from dreamgym.experience import recall
+from dreamgym.recipes import context, inputs, plan
 from dreamgym.recipes import summary as tables
 from dreamgym.recipes.arms import RL_ARMS
 from dreamgym.recipes.config import TrainConfig
@@ -35,7 +37,8 @@ def run(
     `suite` is what `factory.checked_suite` gives, where it was called already, and `tokenizer` one that several runs share.
     """
     context.silence_progress_bars()
-    with context.open_run(path, config) as directory, start_workers(config.effective_env, suite) as workers:
+    opened = context.open_run(path, config, given=suite is None)
+    with opened as directory, start_workers(inputs.located(config, path).effective_env, suite) as workers:
         context.record_commit(directory)
         context.report_changed_settings(directory, say)
         say("logs: " + (", ".join(map(str, config.logs.files)) or f"those of the environment suite '{config.env.name}'"))
@@ -75,9 +78,12 @@ def run(
             measure_recorded(directory, shared)
             dream_uncertified(directory, shared, ["warm_start", *names])
             summary |= {phase: directory.data(phase) for phase in ("repeated", "fidelity", "uncertified") if directory.done(phase)}
-        if not shared.suite.has_env and (warning := _without_gradient(directory, config)):
-            summary["warnings"] = [warning]  # an honest finding of such a run, which no environment could have prevented
-            say(f"warning: {warning}")
+            summary["recall"] = recall.account(directory.data(names[0]).get("recall", ()))
+        if not shared.suite.has_env:  # honest findings of such a run, which no environment could have prevented
+            warnings = filter(None, [_without_gradient(directory, config), held_out.warning(summary.get("fidelity", {}))])
+            for warning in warnings:
+                summary.setdefault("warnings", []).append(warning)
+                say(f"warning: {warning}")
         if labels := labelled(path):
             summary["labelled"] = labels
         directory.write_summary(summary)

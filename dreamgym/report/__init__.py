@@ -52,6 +52,7 @@ def render(run: RunDir) -> str:
         style=Markup(_resource("style.css")),
         facts=sentences.facts(found),
         headline=sentences.headline(found),
+        warnings=sentences.warnings(found),
         gains=sentences.gains(found),
         status=sentences.status(found),
         scale=data.scale(found.rows),

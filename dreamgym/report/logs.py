@@ -9,10 +9,12 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from dreamgym.errors import UsageError
+from dreamgym.evals import held_out
 from dreamgym.evals.recorded_actions import sentence
 from dreamgym.report.data import Decided, Run, block, decided, rate
 from dreamgym.runs.rundir import RunDir
@@ -22,6 +24,15 @@ from dreamgym.types import Trajectory
 
 SOURCES = {"instruction": "dream", "an earlier state": "teal", "constant": "gold", "unseen": "bad"}
 """Where an argument's value is found first, with the colour of its bar. `constant`: in neither text, but given in another episode too."""
+HELD_OUT = {
+    "state_exact_valid": "next states exactly right",
+    "state_exact_generated": "the same, of steps that only the model answers",
+    "state_exact_knowable": "the same, of steps whose answer the history or the logs show",
+    "false_success": "real failures called a success",
+    "false_failure": "real successes called a failure",
+    "false_end": "steps that end in the dream and went on",
+}
+"""Measures of held-out recorded steps, as the page names them."""
 PLAIN = re.compile(r"([^\s\[(]+)(?:[\[(](.*)[\])])?", re.DOTALL)
 
 
@@ -46,6 +57,8 @@ class FromLogs:
     sentences: Sequence[str]
     tools: Sequence[ToolUse]
     decided: Sequence[Decided]  # of the dreams of the trained policy; exactness on held-out steps
+    beside_control: str  # model and control on held-out steps in a sentence; "" before they are measured
+    held_out: Sequence[tuple[str, tuple[Rate | None, ...]]]  # measures by name: with guard, without guard, of the control
 
 
 def read(run: RunDir, found: Run) -> FromLogs | None:
@@ -53,12 +66,18 @@ def read(run: RunDir, found: Run) -> FromLogs | None:
     if block(found.phases, "logs").get("has_env", True):
         return None
     episodes = [episode for episode in run.read_episodes("logs") if episode.turns]
-    guarded = block(found.phases, "fidelity", "held_out", "with_guard")
+    fidelity = block(found.phases, "fidelity")
+    guarded, control = block(fidelity, "held_out", "with_guard"), block(fidelity, "no_model", "with_guard")
     exact = {name: rate(value) for name, value in block(guarded, "by_action").items()}
     tools = tool_uses(episodes, exact)
     dreamed = block(found.phases, "uncertified", "dream")
     shown = decided(block(dreamed, "decided_by"), block(guarded, "decided_by"))
-    return FromLogs(_sentences(episodes, tools, block(found.phases, "repeated"), dreamed, guarded), tools, shown)
+    sides = (guarded, block(fidelity, "held_out", "without_guard"), control)
+    rows = [(label, tuple(rate(side.get(name)) for side in sides)) for name, label in HELD_OUT.items()] if guarded else []
+    beside = ""
+    with suppress(KeyError, TypeError, AttributeError):  # the page shows what there is
+        beside = held_out.sentence(fidelity) if fidelity else ""
+    return FromLogs(_sentences(episodes, tools, block(found.phases, "repeated"), dreamed, beside), tools, shown, beside, rows)
 
 
 def tool_uses(episodes: Sequence[Trajectory], exact: Mapping[str, Rate | None]) -> list[ToolUse]:
@@ -132,7 +151,7 @@ def _sentences(
     tools: Sequence[ToolUse],
     repeated: Mapping[str, Any],
     dreamed: Mapping[str, Any],
-    guarded: Mapping[str, Any],
+    beside_control: str,
 ) -> list[str]:
     wins, unknown = sum(one.success for one in episodes), sum(not one.scored for one in episodes)
     cut = sum(one.truncated for one in episodes)
@@ -141,8 +160,8 @@ def _sentences(
         f"The run learned from {len(episodes)} recorded episodes: {wins} succeed, {fails} fail, {unknown} have no "
         f"known outcome, {cut} were cut off. They call {len(tools)} tools."
     ]
-    if exact := rate(guarded.get("state_exact_valid")):
-        texts.append(f"On held-out recorded episodes, {100 * exact.value:.1f} % of {exact.n} next states are exactly right.")
+    if beside_control:
+        texts.append(beside_control)
     if repeated:
         texts.append(sentence(repeated))
     if success := rate(dreamed.get("uncertified_dream_success")):

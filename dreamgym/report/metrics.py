@@ -73,9 +73,16 @@ METRICS: dict[str, dict[str, Metric]] = {
             "dream success minus real success of the same policy",
             "above 0.10, or growing: the policy exploits the experience model",
         ),
-        "false_success": Metric("share", "of ended episodes that fail in reality, those the dream calls a success", "above 0.05"),
+        "false_success": Metric(
+            "share",
+            "dreamed successes that are none in reality, among these and the dreamed failures that end in failure in reality",
+            "above 0.05",
+        ),
         "raw_false_success": Metric(
             "share", "the same by the experience model's own claim, before the guard", "high: the guard alone prevents false successes"
+        ),
+        "premature_failure": Metric(
+            "share", "of dreams that end as a failure, those whose real episode goes on", "above 0.05: success in the dream is too low"
         ),
         "false_failure": Metric(
             "share", "of episodes that succeed in reality, those the dream calls a failure", "high: real successes are not rewarded"
@@ -112,7 +119,9 @@ METRICS: dict[str, dict[str, Metric]] = {
         "reward_error": Metric("share", "mean absolute difference of dreamed and real reward a step, over the same steps", "above 0.01"),
         "transition_error": Metric("share", "next states that differ, over the same steps", "rises during training"),
         "differs": Metric(
-            "share", "dreamed episodes that diverge from reality in state, reward or end: bounds the gap", "near 1: the bound is vacuous"
+            "share",
+            "dreamed episodes that diverge from reality in state, reward or end, or that `experience.horizon` cuts: bounds the gap",
+            "near 1: the bound is vacuous",
         ),
         "first_divergence": Metric("step", "mean step, from 1, of the first state that differs from the real one", "near 1"),
         "unreadable": Metric("answers", "answers of the experience model that could not be parsed", "more than a few"),

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from dreamgym.evals import held_out
 from dreamgym.evals.gap import gap_phase, gap_sentence
+from dreamgym.experience.recall import CLASSES, SITUATIONS, why_unused
 from dreamgym.recipes.arms import ARMS, RL_ARMS, base_arm
 from dreamgym.recipes.gains import lines
 from dreamgym.report.data import Audit, Fidelity, Row, Run, block, number
@@ -110,6 +112,14 @@ def status(run: Run) -> str:
     open_phases = [(phase, lines[-1]) for phase, lines in run.lines.items() if phase not in run.phases]
     now = "; ".join(f"{phase} is at iteration {line['iteration']}" for phase, line in open_phases)
     return f"Finished phases: {done}." + (f" In progress: {now}." if now else "")
+
+
+def warnings(run: Run) -> list[str]:
+    """What the run warns of at its end, and of a model that is behind the control on held-out recorded steps."""
+    texts = [str(text) for text in run.summary.get("warnings") or ()]
+    with suppress(KeyError, TypeError, AttributeError):  # the page shows what there is
+        texts.append(held_out.warning(block(run.phases, "fidelity")))
+    return [text for text in dict.fromkeys(texts) if text]
 
 
 def headline(run: Run) -> str:
@@ -284,17 +294,6 @@ def early_stops(run: Run) -> list[str]:
     return [f"{row.label}: stopped early, {why}." for name, row in run.loops.items() if (why := block(run.phases, name).get("stop_reason"))]
 
 
-SITUATIONS = {
-    "state": "the same state and action",
-    "previous": "the same last two states and actions",
-    "instruction": "the same instruction, state and action",
-    "again": "the same action earlier in the episode",
-    "unchanged": "the same action earlier in the episode and nothing since that acts",
-    "task": "the same task, action and earlier actions that matter to it",
-}
-CLASSES = {"continues": "go on without a reward", "pays_or_ends": "pay or end"}
-
-
 def determinism(run: Run) -> list[str]:
     """How deterministic the environment is by its logs: what recall rests on, of the first phase with RL in a dream."""
     found = next((found for name in run.loops if (found := block(run.phases, name).get("recall"))), ())
@@ -302,7 +301,7 @@ def determinism(run: Run) -> list[str]:
     return ["All logged episodes are by one policy: nothing is known of states that it does not reach."] * bool(alone) + [
         f"Of logged steps that {CLASSES[one['outcome_class']]}, precedents with {SITUATIONS[one['situation']]} predict "
         f"{_interval(wilson(one['right'], one['predicted']))} of {one['predicted']:,} exactly; they "
-        f"{'answer in place of the model' if one['used'] else 'are not used'}."
+        + ("answer in place of the model." if one["used"] else f"are not used: {why_unused(one['right'], one['predicted'])}.")
         for one in found
         if one["predicted"]
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -57,6 +58,19 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
             os.fsync(folder)  # the rename itself
         finally:
             os.close(folder)
+
+
+def digest(path: Path) -> str:
+    """A digest of a file's bytes."""
+    with explained(path), path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def copy_atomic(source: Path, target: Path) -> str:
+    """Replace `target` by a copy of `source`, as `write_atomic` does, however large it is. Returns the copy's digest."""
+    with explained(source), source.open("rb") as data, _replacing(target) as file:
+        shutil.copyfileobj(data, file, 1 << 20)
+    return digest(target)
 
 
 def require_space(folder: Path, size: int) -> None:

@@ -4,6 +4,7 @@
     config.toml       the resolved configuration; the same command resumes, another configuration is refused once a phase is finished
     metrics.jsonl     one line per iteration
     episodes/*.jsonl  trajectories, one per line
+    inputs/           copies of the files that its environment was made from
     phases.json       what is finished, so that an interrupted run goes on where it was
     summary.json      the result, for machines
 

@@ -84,7 +84,7 @@ def train(
         done = fit.step / total
         if done >= 1.0:
             break
-        set_lr(optimiser, config, done)
+        set_lr(optimiser, config, done, 1 / total)
         fit.losses = _step(model, optimiser, sequences, reference, pairs, config)
         fit.step += 1
         if on_step and on_step(fit.step, done, fit.losses):

@@ -55,10 +55,11 @@ def optimiser_of(model: nn.Module, config: FitConfig) -> Optimiser:
     return make(model, lr=config.lr, weight_decay=config.weight_decay)
 
 
-def set_lr(optimiser: Optimiser, config: FitConfig, done: float) -> None:
-    """Linear warm-up, then a cosine to `min_lr`, or to `lr` where that is less."""
+def set_lr(optimiser: Optimiser, config: FitConfig, done: float, step: float) -> None:
+    """Linear warm-up, then a cosine to `min_lr`, or to `lr` where that is less. `done`: the share of the fit before this step; `step`: the
+    share that it is, a thousandth at least, because the clock may cut the steps of a warm-up short."""
     if done < config.warmup:
-        lr = config.lr * (done + 1e-3) / config.warmup
+        lr = config.lr * min(1.0, (done + max(step, 1e-3)) / config.warmup)
     else:
         phase = (done - config.warmup) / (1 - config.warmup)
         least = min(config.min_lr, config.lr)

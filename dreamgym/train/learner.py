@@ -48,10 +48,8 @@ class Learner:
         cut at the horizon read a value there. ConfigError for settings that exclude each other.
         """
         self.sharded = parallel.sharded(model)
-        if config.old_logprobs == "sampler" and algorithm.config.importance_cap:
-            raise ConfigError(
-                "importance_cap weighs the sampler's log-probs against the learner's own: it needs learner.old_logprobs = 'learner'."
-            )
+        if conflict := config.conflict(algorithm.config):
+            raise ConfigError(f"learner.old_logprobs: {conflict}.")
         if self.sharded and (isinstance(algorithm, ActorCritic) or algorithm.config.kl_coef):
             raise ConfigError(
                 "A sharded policy trains without a critic and without a reference. Use GRPO, GiGPO or REINFORCE, kl_coef = 0."
@@ -180,9 +178,7 @@ class Learner:
     def _optimise(self, sequences: list[TokenSequence]) -> dict[str, float]:
         rng = np.random.default_rng((self.seed, self.updates))
         sums: dict[str, float] = defaultdict(float)
-        rough = self.config.bf16 or next(self.model.parameters()).dtype != torch.float32
-        recomputed = self.config.old_logprobs == "learner" and (rough or self.algorithm.config.importance_cap > 0)
-        measured = {"mismatch": self._recompute(sequences)} if recomputed else {}
+        measured = {"mismatch": self._recompute(sequences)} if self.config.old_logprobs == "learner" else {}
         steps = 0
         trajectories = len({sequence.trajectory for sequence in sequences})
         parts = min(self.config.minibatches, max(1, trajectories // self.config.min_trajectories))

@@ -8,12 +8,15 @@ from pydantic import Field
 
 from dreamgym.config import Config
 
+ROUNDING = 0.01
+"""The narrowest clip that is wide beside the thousandths of a nat by which a sampler at half precision differs from the learner."""
+
 
 class FitConfig(Config):
     """How sequences are fitted, whatever the loss."""
 
     epochs: float = Field(default=3.0, gt=0, le=1e6)
-    """Passes over the tokens, counted in full batches. Padded batches hold fewer, so sequences of unequal lengths are seen less often."""
+    """Passes over the sequences, each of which is in one batch of a pass; the last one may be a part."""
     optimiser: Literal["adamw", "muon"] = "adamw"
     """`muon` moves the matrices inside layers by orthogonal steps (https://kellerjordan.github.io/posts/muon/) of the size that AdamW's
     have, so that `lr` means much the same for both. For models trained from scratch."""
@@ -80,9 +83,23 @@ class LearnerConfig(Config):
     bf16: bool = True
     """Matrix products in bfloat16."""
     old_logprobs: Literal["learner", "sampler"] = "learner"
-    """The log-probs in the denominator of the ratio where learner and sampler round differently (`bf16`): the learner's own, computed by
-    one more forward pass before the first step, or the sampler's. The local engine differs by a few thousandths of a nat, far inside the
-    clip. `mismatch` says by how much, without that pass from the first step; in float32 none is made, so look at it with a server."""
+    """The log-probs in the denominator of the ratio, since learner and sampler may round differently: the learner's own, computed by one
+    more forward pass before the first step, or the sampler's. The local engine differs by a few thousandths of a nat: far inside a clip
+    such as GRPO's, and beyond GSPO's, for which it is refused. `mismatch` says by how much, without that pass from the first step."""
+
+    def conflict(self, algorithm: Config) -> str:
+        """Why the sampler's log-probs do not do for an algorithm of these settings; empty where they do."""
+        if self.old_logprobs == "learner":
+            return ""
+        if getattr(algorithm, "importance_cap", 0.0):
+            return "'sampler' leaves nothing for the algorithm's importance_cap to weigh; set learner.old_logprobs = 'learner'"
+        narrow = min((clip for name in ("clip_low", "clip_high") if (clip := getattr(algorithm, name, None)) is not None), default=1.0)
+        if narrow < ROUNDING:
+            return (
+                "'sampler' would clip by how the sampler rounds, which is thousandths of a nat: the algorithm's ratio is clipped at "
+                f"{narrow:g}; set learner.old_logprobs = 'learner', or clip_low and clip_high to {ROUNDING:g} or more"
+            )
+        return ""
 
 
 class CriticConfig(Config):

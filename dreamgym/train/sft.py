@@ -56,15 +56,14 @@ def train(
             "A sharded model trains without a bound in seconds and without a checkpoint: processes would part. Leave both out."
         )
     optimiser = optimiser_of(model, config)
-    total = max(1, math.ceil(config.epochs * sum(len(sequence) for sequence in ids) / config.batch_tokens))
     fit = FitCheckpoint(checkpoint, model, optimiser)
     model.train()
-    for batch in _endless(ids, weights, config, seed=seed, skip=fit.step):
-        done = max(fit.step / total, fit.seconds / config.seconds if config.seconds else 0.0)
+    for chosen, passed, share in _endless(list(map(len, ids)), config, seed=seed, skip=fit.step):
+        done = max(passed / config.epochs, fit.seconds / config.seconds if config.seconds else 0.0)
         if done >= 1.0:
             break
-        _set_lr(optimiser, config, done)
-        fit.losses = _step(model, optimiser, batch, segments, config)
+        _set_lr(optimiser, config, done, share / config.epochs)
+        fit.losses = _step(model, optimiser, pad(ids, weights, chosen), segments, config)
         fit.step += 1
         if on_step and on_step(fit.step, done, fit.losses):
             break
@@ -73,20 +72,22 @@ def train(
     return {**fit.losses, "steps": float(fit.step), "seconds": fit.seconds}
 
 
-def _endless(
-    ids: Sequence[Sequence[int]], weights: Sequence[Sequence[float]], config: SFTConfig, *, seed: int, skip: int
-) -> Iterator[Batch]:
-    """Epoch after epoch of batches, without the first `skip`: sequences shuffled, cut into pools, alike in length within a batch."""
-    lengths = list(map(len, ids))
-    pool = max(1, 16 * config.batch_tokens * len(ids) // max(1, sum(lengths)))
+def one_pass(lengths: Sequence[int], config: SFTConfig, *, seed: int, epoch: int) -> list[list[int]]:
+    """The batches of a pass, every sequence in one of them: shuffled, cut into pools, alike in length within a batch."""
+    rng = np.random.default_rng((seed, epoch))
+    pool = max(1, 16 * config.batch_tokens * len(lengths) // max(1, sum(lengths)))
+    order = rng.permutation(len(lengths)).tolist()
+    batches = [b for i in range(0, len(order), pool) for b in cut(lengths, order[i : i + pool], tokens=config.batch_tokens)]
+    return [batches[i] for i in rng.permutation(len(batches))]
+
+
+def _endless(lengths: Sequence[int], config: SFTConfig, *, seed: int, skip: int) -> Iterator[tuple[list[int], float, float]]:
+    """Pass after pass of batches without the first `skip`: (sequences, passes done before, the share of a pass that the batch is)."""
     for epoch in itertools.count():
-        rng = np.random.default_rng((seed, epoch))
-        order = rng.permutation(len(ids)).tolist()
-        batches = [b for i in range(0, len(order), pool) for b in cut(lengths, order[i : i + pool], tokens=config.batch_tokens)]
-        for i in rng.permutation(len(batches)):
-            skip -= 1
-            if skip < 0:
-                yield pad(ids, weights, batches[i])
+        batches = one_pass(lengths, config, seed=seed, epoch=epoch)
+        for i in range(min(skip, len(batches)), len(batches)):
+            yield batches[i], epoch + i / len(batches), 1 / len(batches)
+        skip = max(0, skip - len(batches))
 
 
 def _step(

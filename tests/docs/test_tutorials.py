@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -10,6 +11,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from documents import DOCS, bash_lines, python_of
+from log_samples import ACTIONS, openai_messages
+from toy import command
 
 from dreamgym import plugins
 from dreamgym.engines import build_engine
@@ -82,3 +85,33 @@ def test_the_file_of_logs_of_the_tutorial_is_read_back(tmp_path: Path):
     exec(snippet.replace('"episodes.jsonl"', repr(str(tmp_path / "episodes.jsonl"))), {"episode": episode})
     (read,) = read_trajectories(tmp_path / "episodes.jsonl")
     assert read.success and [t.action for t in read.transitions] == ["press 1", "leave"] and read.task.env == "desk"
+
+
+def test_the_log_format_of_the_tutorial_reads_the_runs_of_a_trace_as_one_episode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    page = (DOCS / "tutorials/logs.md").read_text("utf-8")
+    (source,), (file,) = python_of("tutorials/logs.md"), re.findall(r"Save it as `(.+?)`", page)
+    (tmp_path / file).parent.mkdir()
+    (tmp_path / file).write_text(source)
+    (line,) = (line for line in bash_lines(page) if "PYTHONPATH" in line)
+    where, program, *arguments = shlex.split(line)
+    assert (where, program) == ("PYTHONPATH=.", ".venv/bin/dreamgym")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    lines = [{"run_type": "tool", "trace_id": "t1", "start_time": "2026-01-01T00:00:03"}, None]
+    for trace, score in (("t1", 1.0), ("t2", 0.0)):
+        messages = openai_messages()
+        for i, message in enumerate(messages):
+            if message["role"] == "assistant":
+                facts = {"trace_id": trace, "run_type": "llm", "start_time": f"2026-01-01T00:00:0{i}", "id": f"{trace}-{i}"}
+                facts["feedback_stats"] = {"correctness": {"avg": score}}
+                talk = {"inputs": {"messages": [messages[:i]]}, "outputs": {"generations": [[{"message": message}]]}}
+                lines.append(facts | talk)
+    (tmp_path / "runs.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines[::-1]))
+    code, out, err = command(monkeypatch, capsys, *arguments)
+    assert code == 0, f"{out}\n{err}"
+    episodes = read_trajectories(tmp_path / "episodes.jsonl")
+    assert {one.id: one.success for one in episodes} == {"t1": True, "t2": False} and all(one.scored for one in episodes)
+    assert all([step.action for step in one.transitions] == ACTIONS for one in episodes)
+    assert "values that are no record of the format langsmith" in out

@@ -59,29 +59,33 @@ def test_equal_returns_that_floats_cannot_add_exactly_are_no_signal():
     assert gigpo.make().compute_advantages([group]) == [[[0.0]] * 7]
 
 
-def test_a_turn_that_changed_nothing_pays_at_its_step_and_those_before_it():
-    group = [rollout("aab", 0.0, 0.0, 0.0), rollout("ab", 0.0, 0.0)]  # the first turn of the first rollout stays in a
-    steps = gigpo.make(gamma=0.5, normalise="mean", invalid_penalty=0.3).steps(group)
-    # a: returns -0.3, 0 and 0, with mean -0.1; b: 0 and 0
-    assert steps == [pytest.approx([-0.2, 0.1, 0.0]), pytest.approx([0.1, 0.0])]
+def test_steps_are_compared_by_their_rewards_alone_and_every_turn_pays_its_own_penalty():
+    """The first rollout stays in a for a turn; the turns after it pay nothing for that, and neither do those of the other rollout."""
+    group = [rollout("aab", 0.0, 0.0, 0.0), rollout("ab", 0.0, 0.0)]
+    one = gigpo.make(gamma=0.5, invalid_penalty=0.3)
+    assert one.steps(group) == [[0.0] * 3, [0.0] * 2]
+    assert one.compute_advantages([group]) == [[[-0.3, 0.0, 0.0], [0.0, 0.0]]]
 
 
-def test_a_turn_in_a_state_seen_once_pays_in_the_episodes_part_and_elsewhere_only_in_the_steps():
-    """States a is seen twice, the others once. The first rollout does nothing in its second turn, the second in its first."""
+def test_an_action_that_changes_nothing_loses_also_where_all_rollouts_repeat_it():
+    stuck = [rollout("aaa", 0.0, 0.0, 0.0) for _ in range(8)]
+    idle = [replace(t, turns=tuple(_idle(turn) for turn in t.turns)) for t in stuck]
+    (found,) = gigpo.make(invalid_penalty=0.3).compute_advantages([idle])
+    assert found == [[-0.3] * 3] * 8
+
+
+def test_penalties_are_those_of_grpo():
+    """The first rollout does nothing in its second turn, the second in its first, whose state both see."""
     first = rollout("abc", 0.0, 0.0, 1.0)
     first = replace(first, turns=(first.turns[0], _idle(first.turns[1]), first.turns[2]))
     second = rollout("ad", 0.0, 0.0)
     second = replace(second, turns=(_idle(second.turns[0]), second.turns[1]))
     (found,) = gigpo.make(gamma=0.5, normalise="mean", invalid_penalty=0.3).compute_advantages([[first, second]])
-    # a: returns 0.25 - 0.5 * 0.3 and -0.3, mean -0.1; the other turns have the episode's part alone
-    assert found == [pytest.approx([0.5 + 0.2, 0.5 - 0.3, 0.5]), pytest.approx([-0.5 - 0.2, -0.5])]
+    # a: returns 0.25 and 0, mean 0.125; the other turns have the episode's part alone
+    assert found == [pytest.approx([0.5 + 0.125, 0.5 - 0.3, 0.5]), pytest.approx([-0.5 - 0.125 - 0.3, -0.5])]
     (plain,) = gigpo.make(omega=0.0, invalid_penalty=0.3).compute_advantages([[first, second]])
     (same,) = grpo.make(invalid_penalty=0.3).compute_advantages([[first, second]])
     assert plain == same
-    even = [rollout("ab", 0.0, 0.0), rollout("a", 0.0)]
-    even[0] = replace(even[0], turns=(even[0].turns[0], _idle(even[0].turns[1])))
-    (failed,) = gigpo.make(gamma=0.0, invalid_penalty=0.3).compute_advantages([even])
-    assert failed == [pytest.approx([0.0, -0.3]), [0.0]]
 
 
 def _idle(turn: Turn) -> Turn:
@@ -114,7 +118,7 @@ def test_step_advantages_match_a_slow_obvious_loop(normalise: str):
 def test_each_turns_advantage_lands_on_its_own_tokens_also_where_turns_share_a_row():
     model = tiny()
     made = groups(model)
-    trained = learner(tiny(), {"name": "gigpo"})
+    trained = learner(tiny(), {"name": "gigpo"}, old_logprobs="sampler")
     trained.update(made)
     total = torch.zeros(())
     z = sum(len(t.completion.ids) for group in made for e in group for t in e.turns)

@@ -256,7 +256,7 @@ def test_padding_and_company_do_not_change_log_probabilities(kind: tuple[Any, An
 
 def test_the_gradient_is_that_of_a_slow_obvious_loop():
     groups = random_groups(tiny())
-    _, found, metrics = step(groups, algorithm={"kl_coef": 0.0})
+    _, found, metrics = step(groups, algorithm={"kl_coef": 0.0}, old_logprobs="sampler")
     model = tiny()
     z = sum(len(t.completion.ids) for group in groups for e in group for t in e.turns)
     total = torch.zeros(())
@@ -330,6 +330,12 @@ def test_at_half_precision_the_ratio_starts_at_one_against_the_learners_own_log_
     # What the sampler reported plays no part then, so the same rollouts give the same step however far off it was.
     off = [[trajectory(e.total_reward, *(shifted(t.completion) for t in e.turns)) for e in group] for group in groups]
     assert torch.allclose(step(off, bf16=True)[1], rough, atol=1e-6)
+
+
+def test_in_float32_the_ratio_starts_at_one_too_since_the_sampler_may_compute_at_another_precision():
+    off = [[trajectory(e.total_reward, *(shifted(t.completion) for t in e.turns)) for e in group] for group in random_groups(tiny())]
+    metrics = step(off)[2]
+    assert metrics["mismatch"] > 0.1 and metrics["approx_kl"] == pytest.approx(0.0, abs=1e-6) and metrics["clipped"] == 0.0
 
 
 def test_the_samplers_own_log_probabilities_save_a_pass_and_say_how_far_they_are_off():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from losses import inputs
-from rollouts import gradients, groups, learner, logprobs, tiny, trajectory
+from rollouts import gradients, groups, learner, logprobs, shifted, tiny, trajectory
 
+from dreamgym.errors import ConfigError
 from dreamgym.train.algos import grpo, gspo
 from dreamgym.types import Completion
 
@@ -37,7 +39,7 @@ def test_sequences_of_one_token_are_grpo():
 
 def test_the_learners_gradient_is_that_of_a_slow_obvious_loop_over_the_turns():
     model, made = tiny(), groups(tiny())
-    one = learner(tiny(), {"name": "gspo", "clip_low": 0.1, "clip_high": 0.1})
+    one = learner(tiny(), {"name": "gspo", "clip_low": 0.1, "clip_high": 0.1}, old_logprobs="sampler")
     one.update(made)
     episodes = []
     for group, advantages in zip(made, one.algorithm.compute_advantages(made), strict=True):
@@ -55,7 +57,7 @@ def test_the_learners_gradient_is_that_of_a_slow_obvious_loop_over_the_turns():
 
 def test_a_loss_can_tell_rows_and_turns_apart():
     seen = []
-    one = learner(tiny(), {"name": "gspo"}, old_logprobs="sampler")
+    one = learner(tiny(), {"name": "gspo", "clip_low": 0.1, "clip_high": 0.1}, old_logprobs="sampler")
     plain = one.algorithm.loss
     one.algorithm.loss = lambda tokens: seen.append(tokens) or plain(tokens)
     a, b = Completion((2,), (3, 4), (-1.0,) * 2, "", "stop"), Completion((2, 3, 4, 5), (6,), (-1.0,), "", "stop")
@@ -66,3 +68,13 @@ def test_a_loss_can_tell_rows_and_turns_apart():
     ids = [one for one, _, _ in found]
     assert len(set(ids)) == 3 and sorted(ids.count(i) for i in set(ids)) == [2, 2, 3]
     assert len({turn for _, turn, _ in found}) == 4 and {turn for _, turn, _ in found} == {0, 1, 2, 3}
+
+
+def test_a_sampler_that_rounds_differently_clips_nothing_before_the_first_step():
+    """Half a percent a token is far beyond the clip: against the sampler's own log-probs half of all turns would be clipped."""
+    rng = np.random.default_rng(0)
+    made = [[shifted(episode, 5e-3 * float(rng.choice([-1, 1]))) for episode in group] for group in groups(tiny(), shift=0.0)]
+    metrics = learner(tiny(), {"name": "gspo"}).update(made)
+    assert metrics["clipped"] == 0.0 and metrics["mismatch"] == pytest.approx(5e-3, rel=0.01)
+    with pytest.raises(ConfigError, match=r"clipped at 0\.0003; set learner\.old_logprobs = 'learner'"):
+        learner(tiny(), {"name": "gspo"}, old_logprobs="sampler")

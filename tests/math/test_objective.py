@@ -156,7 +156,7 @@ def test_each_average_weighs_tokens_as_it_says():
 def test_the_learners_gradient_under_each_average_is_that_of_a_slow_obvious_loop(config: dict[str, Any]):
     model = tiny()
     made = groups(model)
-    trained = learner(tiny(), {"name": "grpo", **config})
+    trained = learner(tiny(), {"name": "grpo", **config}, old_logprobs="sampler")
     trained.update(made)
     total = torch.zeros(())
     for group in made:

@@ -270,10 +270,30 @@ def otel_legacy() -> list[Any]:
     ]
 
 
+def sharegpt() -> list[Any]:
+    """A row of LLaMA-Factory's: tools as a JSON string, results in the order of their calls."""
+    turns = [{"from": "human", "value": TASK}]
+    for _, tool, arguments, result in CALLS:
+        turns.append({"from": "function_call", "value": json.dumps({"name": tool, "arguments": arguments})})
+        turns.append({"from": "observation", "value": result})
+    turns.append({"from": "gpt", "value": DONE})
+    return [{"id": "e1", "conversations": turns, "system": "Be kind.", "tools": json.dumps(TOOLS), "reward": 1.0}]
+
+
+def hermes() -> list[Any]:
+    """Calls and results in tags of the texts."""
+    turns = [{"from": "system", "value": "Call in <tool_call></tool_call>."}, {"from": "human", "value": TASK}]
+    for _, tool, arguments, result in CALLS:
+        turns.append({"from": "gpt", "value": f"<tool_call>\n{json.dumps({'arguments': arguments, 'name': tool})}\n</tool_call>"})
+        turns.append({"from": "tool", "value": f"<tool_response>\n{result}\n</tool_response>"})
+    return [{"id": "e1", "conversations": [*turns, {"from": "gpt", "value": DONE}], "reward": 1.0}]
+
+
 DIALECTS = {
     "responses": responses, "agents_sdk": agents_sdk,
     "openai": openai, "openai_columns": openai_columns, "openenv": openenv, "tau_bench": tau_bench, "legacy_functions": legacy_functions,
     "verifiers_results": verifiers_results, "verifiers_info_tools": verifiers_info_tools, "verifiers_traces": verifiers_traces,
+    "sharegpt": sharegpt, "hermes": hermes,
     "anthropic": anthropic, "claude_code": claude_code, "atif": atif, "tau2": tau2, "otel_spans": otel_spans, "otlp": otlp,
     "otel_tools": otel_tools, "openinference": openinference, "otel_legacy": otel_legacy,
 }  # fmt: skip
@@ -281,6 +301,7 @@ FORMATS = {
     "responses": "openai_responses", "agents_sdk": "openai_responses",
     "openai": "openai", "openai_columns": "openai", "openenv": "openai", "tau_bench": "openai", "legacy_functions": "openai",
     "verifiers_results": "openai", "verifiers_info_tools": "openai", "verifiers_traces": "verifiers",
+    "sharegpt": "sharegpt", "hermes": "sharegpt",
     "anthropic": "anthropic", "claude_code": "claude_code", "atif": "atif", "tau2": "tau2",
 }  # fmt: skip
 """The format of a dialect; all others are OpenTelemetry's."""

@@ -255,6 +255,15 @@ def test_a_learner_that_takes_the_samplers_log_probabilities_is_refused_beside_a
     assert RLConfig.model_validate({"learner": {"old_logprobs": "sampler"}}).learner.old_logprobs == "sampler"
 
 
+def test_the_samplers_log_probabilities_are_refused_where_the_clip_is_narrower_than_they_are_exact():
+    with pytest.raises(ValidationError, match="clipped at 0.0003; set learner.old_logprobs = 'learner'"):
+        RLConfig.model_validate({"algorithm": {"name": "gspo"}, "learner": {"old_logprobs": "sampler"}})
+    wide = {"name": "gspo", "clip_low": 0.1, "clip_high": 0.1}
+    for algorithm in (wide, {"name": "reinforce"}, {"name": "ppo"}, {"name": "gigpo"}):
+        RLConfig.model_validate({"algorithm": algorithm, "learner": {"old_logprobs": "sampler"}})
+    assert RLConfig.model_validate({"algorithm": {"name": "gspo"}}).learner.old_logprobs == "learner"
+
+
 def test_a_wrong_override_is_not_blamed_on_the_file_alone(tmp_path: Path):
     file = tmp_path / "run.toml"
     file.write_text("")

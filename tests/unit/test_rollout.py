@@ -12,12 +12,13 @@ from dreamgym.engines.scripted import END_ID, ScriptedLLM
 from dreamgym.envs import corridor
 from dreamgym.envs.batch import AsyncBatchEnv, SyncBatchEnv
 from dreamgym.envs.env_pool import EnvPool
+from dreamgym.experience.env import DreamBatch
 from dreamgym.llm.vocabulary import ACT, END, MARKERS, STATE, TASK, Vocabulary
 from dreamgym.policy.agent import Agent
 from dreamgym.policy.templates.markers import Markers
 from dreamgym.rollout import group_by_task, rollout, rollout_groups
 from dreamgym.train.batch import sequences_of
-from dreamgym.types import Completion, Observation, StepInfo, StepResult, Task
+from dreamgym.types import Completion, Observation, Prediction, Query, StepInfo, StepResult, Task
 
 SUITE = corridor.make(length=4)
 IDS = {END: END_ID} | {marker: END_ID + 1 + i for i, marker in enumerate(MARKERS)}
@@ -278,3 +279,47 @@ def test_an_interrupted_rollout_leaves_nothing_under_way():
     with pytest.raises(KeyboardInterrupt):
         rollout(agent(llm), Broken({}), [task(1, 2)] * 4, seed=0, max_steps=3, min_ready=0.25)
     assert llm.poll() == []
+
+
+class Echo:
+    """An experience model that answers with the name of the random stream that it would draw from."""
+
+    version, concurrent, answers_by = 1, False, "generated"
+
+    def __init__(self) -> None:
+        self.asked: list[Query] = []
+        self.forgotten: list[tuple[int, ...]] = []
+
+    def start(self, tasks: Sequence[Task], *, seed: int) -> list[Observation]:
+        return [Observation("room 1") for _ in tasks]
+
+    def submit(self, queries: Sequence[Query]) -> list[int]:
+        self.asked = list(queries)
+        return list(range(len(queries)))
+
+    def poll(self) -> list[tuple[int, Prediction]]:
+        return [(i, Prediction(Observation(str(query.stream)), 0.0, False, StepInfo())) for i, query in enumerate(self.asked)]
+
+    def forget(self, episodes: Sequence[tuple[int, ...]]) -> None:
+        self.forgotten += episodes
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, None])
+def test_a_dreamed_episode_draws_by_its_place_in_the_whole_rollout_however_many_are_open(size: int | None):
+    model, tasks = Echo(), [task(1, 2)] * 4
+
+    def dreamt(tasks: Sequence[Task], **how: Any) -> list[list[str]]:
+        env = DreamBatch(model, SUITE.rules, horizon=9)  # type: ignore[arg-type]
+        return [[t.next_state.text for t in e.transitions] for e in rollout(Noting(), env, tasks, seed=7, max_steps=2, **how)]
+
+    expected = [[f"(7, {i}, {k})" for k in range(2)] for i in range(4)]
+    assert dreamt(tasks, max_parallel=size) == expected
+    assert sorted(model.forgotten) == [(7, i) for i in range(4)]
+    assert dreamt(tasks[:2], max_parallel=size, episode_indices=[1, 3]) == [expected[1], expected[3]]
+
+
+def test_a_share_of_zero_waits_for_one_answer_and_no_more():
+    tasks = [task(start, target) for start in (1, 2) for target in (2, 4)]
+    env = Slow(EnvPool(SUITE.env, SUITE.rules), 0)
+    episodes = rollout(agent(ScriptedLLM(walker)), env, tasks, seed=0, max_steps=10, min_ready=0.0)
+    assert [[t.transition for t in e.turns] for e in episodes] == [[t.transition for t in e.turns] for e in walk(tasks)[0]]

@@ -96,6 +96,12 @@ def window(model: Any) -> int | None:
     return getattr(config, "sliding_window", None)
 
 
+def has_position_table(model: Any) -> bool:
+    """Whether the model looks positions up, and has none beyond its last. Rotary ones go on, as well as they were trained to."""
+    config = plain(model).config.get_text_config()
+    return hasattr(config, "max_position_embeddings") and not getattr(config, "rope_parameters", None)
+
+
 def rotary_limit(model: Any) -> int | None:
     """The positions up to which the model's rotary frequencies are the same for all; None where they always are.
 

@@ -353,6 +353,10 @@ def plan(model: Any, config: LocalConfig) -> Plan:
     """How the engine runs this model, which may be an outline on the meta device. ConfigError where it cannot."""
     shape, parameter = causal_lm.plain(model).config.get_text_config(), next(model.parameters())
     positions, window = int(getattr(shape, "max_position_embeddings", 4096)), causal_lm.window(model)
+    if causal_lm.has_position_table(model) and (config.max_context or 0) > positions:
+        raise ConfigError(
+            f"max_context={config.max_context} is beyond the model's table of {positions} positions. Lower it, or leave it out for all."
+        )
     if window is not None and (config.max_context or 0) > window:
         raise ConfigError(
             f"max_context={config.max_context} is beyond the sliding window of {window} tokens, up to which attention is in full."

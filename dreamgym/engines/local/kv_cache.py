@@ -2,7 +2,7 @@
 
 Active rows are always the first n, so that attention reads slices and copies nothing. Rows change places instead (`swap`). Every active
 row has an owner: a session, or its request. A resting session keeps its row until it is released, or evicted, least recently used
-first, to stay within the byte budget; only a single request that needs more than all of it may exceed it.
+first, to stay within the byte budget; only a single request that needs more than all of it, beside the spare row, may exceed it.
 
 Shapes: `keys[layer]` and `values[layer]` are [rows + 1, kv_heads, capacity, head_dim], valid up to `len(tokens[row])` of each row. The
 last row is spare: passes of rounded shape write their padding to it.
@@ -44,9 +44,9 @@ class KVCache:
         self.row_of: dict[Hashable, int] = {}
 
     def most_rows(self, length: int) -> int:
-        """How many rows of `length` tokens the budget holds, at least 1."""
+        """How many rows of `length` tokens the budget holds beside the spare one, at least 1."""
         size = 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize * self._grown(length)
-        return max(1, self.cache_bytes // size)
+        return max(1, self.cache_bytes // size - 1)
 
     def rounded(self, length: int) -> int:
         """`length`, or a little more that shapes repeat: the next multiple of 64, as far as the rows reach."""

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from dreamgym.engines.server.http_client import TryAgain
 from dreamgym.errors import ServerError
+from dreamgym.llm.tokenized import whole_letters
 from dreamgym.usage import Tokens
 
 T = TypeVar("T")
@@ -54,6 +55,15 @@ def _without_limits(form: Any) -> Any:
     if isinstance(form, Mapping):
         return {key: _without_limits(value) for key, value in form.items() if key not in LIMITS or not isinstance(value, int)}
     return [_without_limits(one) for one in form] if isinstance(form, list) else form
+
+
+def sendable(value: Any) -> Any:
+    """The messages of a chat as JSON. Half characters become question marks, as they do before a tokenizer."""
+    if isinstance(value, str):
+        return whole_letters(value)
+    if isinstance(value, Mapping):
+        return {key: sendable(one) for key, one in value.items()}
+    return [sendable(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def about_tokens(messages: Sequence[Mapping[str, Any]]) -> int:

@@ -25,7 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dreamgym.engines.server.chat_replies import LengthLimits, about_tokens, most_tokens, reply_in
+from dreamgym.engines.server.chat_replies import LengthLimits, about_tokens, most_tokens, reply_in, sendable
 from dreamgym.engines.server.config import ServerConfig
 from dreamgym.engines.server.dialects import DIALECTS, Dialect, Sampled, cards_of, inexact, seed_of
 from dreamgym.engines.server.http_client import Client, Unreachable
@@ -77,7 +77,6 @@ class ServerEngine(Tokenized, RequestQueue):
         self.dialect: Dialect | None = DIALECTS.get(config.dialect)
         if self.dialect is not None and tokenizer is None:
             raise ConfigError(f"dialect='{config.dialect}' speaks in token ids: set tokenizer to the checkpoint that the server runs.")
-        self.max_context = config.max_context
         self._probe = self.encode(PROBE) if self.dialect is not None else []
         self._under_way: dict[int, tuple[Request, int, Future[Sampled]]] = {}
         self._results: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -138,7 +137,6 @@ class ServerEngine(Tokenized, RequestQueue):
                 if self.model not in served:
                     self._must_reply(api, served)
             if self.dialect is not None:
-                self.max_context = self.max_context or self._context_of(api, self.dialect)
                 report |= {"max_context": self.max_context, "tokenizer": self.client.wait(self._agree(api))}
         return report if self.dialect is not None else report | {"tokens": "text only: replies works, generate does not"}
 
@@ -201,7 +199,7 @@ class ServerEngine(Tokenized, RequestQueue):
     ) -> str:
         payload: dict[str, Any] = {
             "model": self.model,
-            "messages": [dict(message) for message in messages],
+            "messages": sendable(messages),
             self.config.max_tokens_key: max_tokens,
             "temperature": temperature,
         }
@@ -244,7 +242,6 @@ class ServerEngine(Tokenized, RequestQueue):
             )
         if not len(request.prompt):
             raise UsageError("A prompt is empty: give at least one token.")
-        self._learn_context()
         assert self.max_context is not None
         room = self.max_context - sampling.max_tokens
         if len(request.prompt) > room:
@@ -394,17 +391,19 @@ class ServerEngine(Tokenized, RequestQueue):
         url = f"{api}/models"
         return cards_of(self.client.wait(self.client.control("GET", url, timeout_s=timeout_s)), url)
 
-    def _learn_context(self) -> None:
-        """Ask the servers how long their context is, once, until one answers; unless max_context says it."""
-        if self.max_context is not None or self.dialect is None:
-            return
-        for api in (live := self.servers.live):
+    @functools.cached_property
+    def max_context(self) -> int | None:
+        """The setting, or what a server says, when it is first asked for; None for a chat server without the setting."""
+        if self.config.max_context is not None or self.dialect is None:
+            return self.config.max_context
+        *others, last = self.servers.live
+        for api in others:
             try:
-                self.max_context = self._context_of(api, self.dialect)
-                return
+                return self._context_of(api, self.dialect)
             except ServerError as error:
-                if not error.gone or api == live[-1]:
+                if not error.gone:
                     raise
+        return self._context_of(last, self.dialect)
 
     def _context_of(self, api: str, dialect: Dialect) -> int:
         body = self.client.wait(self.client.control("GET", url := self.url(dialect.context_path, api), retries=self.config.retries))

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from dreamgym.config import Config, build
+from dreamgym.config import Config, build, paths
 from dreamgym.envs.alfworld import games
 from dreamgym.envs.alfworld.games import Game
 from dreamgym.envs.alfworld.goals import read_goal
@@ -51,7 +51,7 @@ class AlfWorldSuite(EnvSuite):
     name = "alfworld"
 
     def __init__(self, config: AlfWorldConfig) -> None:
-        self.config = config
+        self.config, self.data_paths = config, paths(config)
         self.rules = HouseRules(crowded=config.data is not None)
         self.max_steps = config.max_steps or (HORIZON["full"] if config.data else HORIZON[config.preset])
         self.scripted_policies: Mapping[str, float] = OFFLINE if config.mix == "paper" else MIX

@@ -73,17 +73,21 @@ def open_connection(target: str, config: ConnectionConfig) -> Callable[[], Conne
     return made
 
 
-def function_at(path: str, where: str) -> Callable[..., Any]:
-    """The function that `module:function` names. ConfigError where there is none."""
+def function_at(path: str, where: str, scheme: str = "") -> Callable[..., Any]:
+    """The function that `module:function` names, which `where` gives behind a scheme such as `python:`. ConfigError where there is none."""
+    written = f"{where} = '{scheme}{path}'"
     module, colon, name = path.partition(":")
     if not colon or not module or not name:
-        raise ConfigError(f"{where} = '{path}' names no function. Write module:function.")
+        raise ConfigError(f"{written} names no function. Write {scheme}module:function.")
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{where} = '{path}' cannot be loaded: {error}. Give an importable module and a function in it.") from error
+        raise ConfigError(
+            f"{written} cannot be loaded: {error}. Give an importable module and a function in it; for a module in this folder, put "
+            "PYTHONPATH=. before the command."
+        ) from error
     if not callable(found):
-        raise ConfigError(f"{where} = '{path}' is no function, but {type(found).__name__}.")
+        raise ConfigError(f"{written} is no function, but {type(found).__name__}.")
     function: Callable[..., Any] = found
     return function
 

@@ -51,7 +51,7 @@ class PythonTools:
 def make(target: str, config: ConnectionConfig) -> Callable[[], Connection]:
     """Calls the function for every environment. ConfigError where there is no such function, and for tools without a score: where there is
     none, and the function is no class that has `step`, it is called once here to see what it returns."""
-    function = function_at(target, "env.connect = python")
+    function = function_at(target, "env.connect", "python:")
 
     def connect() -> Connection:
         made = function(**config.options)

@@ -8,6 +8,7 @@ from the recorded calls (`schemas`), and so is which tools change something (`ch
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from dreamgym.envs.tools.rules import Shown, ToolRules
 from dreamgym.envs.tools.schemas import Tool, inferred_tools, read_tools
 from dreamgym.errors import UsageError
 from dreamgym.runs.episodes import read_trajectories
-from dreamgym.tool_calls import ToolCall, calls_of
+from dreamgym.tool_calls import RESPOND, ToolCall, calls_of
 from dreamgym.types import Trajectory
 
 
@@ -40,9 +41,15 @@ class ToolSuite(LogSuite):
 
     def __init__(self, config: ToolsConfig) -> None:
         super().__init__(config)
+        self.input_files = {**self.input_files, "tools": (config.tools,) if config.tools else ()}
         episodes = [episode for file in self.log_files for episode in read_trajectories(file)]
         tools = read_tools(config.tools) if config.tools else inferred_tools(recorded_calls(episodes))
         if not tools:
+            if called := sorted({call.name for call in recorded_calls(episodes)} - {RESPOND}):
+                raise UsageError(
+                    f"'{config.tools}' lists no tools, and the episodes call {', '.join(called)}. List them, or leave `tools` out: then "
+                    "they are inferred from the calls."
+                )
             raise UsageError("The recorded episodes hold no tool call. For agents that write plain text, use the suite 'logs'.")
         self.rules = ToolRules(self.name, _with_reads(tools, self._learned_from(episodes)), shown=config.shown, about=config.about)
         if config.action_format:
@@ -61,7 +68,7 @@ def make(**config: Any) -> ToolSuite:
     return ToolSuite(build(ToolsConfig, config, where="env tools"))
 
 
-def recorded_calls(episodes: list[Trajectory]) -> list[ToolCall]:
+def recorded_calls(episodes: Sequence[Trajectory]) -> list[ToolCall]:
     """Every call of the episodes; actions that are none are left out."""
     calls = list[ToolCall]()
     for episode in episodes:

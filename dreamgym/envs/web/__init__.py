@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from dreamgym.config import Config, build
+from dreamgym.config import Config, build, paths
 from dreamgym.envs.base import EnvSuite, check_split, in_split
 from dreamgym.envs.web import chromium
 from dreamgym.envs.web.chromium import Browser
@@ -72,7 +72,7 @@ class WebSuite(EnvSuite):
     rules: WebRules
 
     def __init__(self, config: WebConfig) -> None:
-        self.config = config
+        self.config, self.data_paths = config, paths(config)
         self.rules = WebRules(max_tokens=config.max_tokens)
         self.browser = Browser(chromium.find(config.browser))
         self.benchmark = self._benchmark()

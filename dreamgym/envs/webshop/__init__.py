@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from dreamgym.config import Config, build
+from dreamgym.config import Config, build, paths
 from dreamgym.envs.base import EnvSuite, play
 from dreamgym.envs.webshop import catalogue, goals, originals, pages, products, replay, search, states, store
 from dreamgym.envs.webshop.lucene import LuceneIndex
@@ -82,7 +82,7 @@ class WebShopSuite(EnvSuite):
     scripted_policies = MIX
 
     def __init__(self, config: WebShopConfig) -> None:
-        self.config = config
+        self.config, self.data_paths = config, paths(config)
         self.max_steps = config.max_steps
         self.fractional_reward_option = "" if config.outcome else "outcome = false"
         _check(config)

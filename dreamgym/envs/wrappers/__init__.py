@@ -35,6 +35,7 @@ class WrappedSuite(EnvSuite):
         self.inner, self.rules = inner, rules
         self.name, self.max_steps, self.scripted_policies = inner.name, inner.max_steps, inner.scripted_policies
         self.fractional_reward_option, self.log_files = inner.fractional_reward_option, inner.log_files
+        self.input_files, self.data_paths = inner.input_files, inner.data_paths
         self.max_parallel, self.repeats = inner.max_parallel, inner.repeats
 
     def tasks(self, split: str, n: int, *, seed: int = 0) -> list[Task]:

@@ -10,7 +10,7 @@ from itertools import count
 from dreamgym.bracket_actions import ELEMENT
 from dreamgym.envs.actions import parts
 from dreamgym.envs.base import TextRules
-from dreamgym.envs.consistency import Shown, checks
+from dreamgym.envs.consistency import CarryRule, RepeatRule, Shown, checks
 from dreamgym.envs.induction import Rules, Source, sources
 from dreamgym.envs.wrappers.without_rules import StateMapping
 from dreamgym.types import Action, Observation, Transition, Verdict, View
@@ -44,6 +44,7 @@ class InducedRules(StateMapping):
         self._names = next((rule for rule in rules.names if rule.used), None)
         self._words = frozenset(self._names.words if self._names else ())
         self._noop = {rule.kind: rule for rule in rules.noop if rule.used}
+        self._ends = rules.ends if rules.ends_complete and all(rule.used for rule in rules.ends) else ()
 
     def view(self, observation: Observation) -> View:
         """Names among the elements as numbers, where the logs show that actions choose them: `[b835] rug` is read as `[1] rug`."""
@@ -99,30 +100,48 @@ class InducedRules(StateMapping):
         return f"{found[0].kind} changed nothing in {found[0].support} logged steps." if found[0] else ""
 
     def check_success(self, instruction: str, history: Sequence[Transition], claim: Transition) -> Verdict | None:
-        """Refused for an end by an action that ends no logged episode, where the logs show all ends; None elsewhere."""
-        rules = self.rules
-        if not rules.ends_complete or not claim.terminated:
+        """Refused for an end by an action that ends no logged episode, where the logs show all ends and each of these rules is used; None
+        elsewhere."""
+        if not self._ends or not claim.terminated:
             return None
         kinds = {kind for kind, _ in parts(claim.action)}
-        known = (rule.action == claim.action if rule.whole else rule.action in kinds for rule in rules.ends if rule.used)
+        known = (rule.action == claim.action if rule.whole else rule.action in kinds for rule in self._ends)
         return None if any(known) else Verdict("refused", (f"no logged episode ends by {claim.action[:80]}",))
 
     def contradictions(self, history: Sequence[Transition], claim: Transition) -> list[str]:
         """Where the way to a claimed success disagrees with what it showed before."""
-        return list(dict.fromkeys(why for _, agrees, why in self._checks((*history, claim)) if not agrees))
+        checked = self._checks((*history, claim), self.rules.repeats, self.rules.carries)
+        return list(dict.fromkeys(why for _, agrees, why in checked if not agrees))
 
     def revisit_consistency(self, history: Sequence[Transition]) -> list[bool]:
-        """For everything that the episode shows a second time: whether it agrees."""
-        return [agrees for _, agrees, _ in self._checks(history)]
+        """For everything that the episode shows a second time, in the order of its steps: whether it agrees. What the tools' schemas judge,
+        induced repeats do not judge once more."""
+        judged = _by_step(self.inner, history)
+        known = {i for i, _ in judged}
+        judged += [(i, agrees) for i, agrees, _ in self._checks(history, self.rules.repeats, ()) if i not in known]
+        judged += [(i, agrees) for i, agrees, _ in self._checks(history, (), self.rules.carries)]
+        return [agrees for _, agrees in sorted(judged, key=lambda one: one[0])]
 
-    def _checks(self, steps: Sequence[Transition]) -> Iterator[tuple[int, bool, str]]:
-        answered = [step for step in steps if step.info.decided_by != "rule"]
-        return checks(answered, self.rules.repeats, self.rules.carries, shown_by(self.inner))
+    def _checks(
+        self, steps: Sequence[Transition], repeats: Sequence[RepeatRule], carries: Sequence[CarryRule]
+    ) -> Iterator[tuple[int, bool, str]]:
+        """`checks` of the steps that no rule answered, by their place among all."""
+        places = [i for i, step in enumerate(steps) if step.info.decided_by != "rule"]
+        for i, agrees, why in checks([steps[place] for place in places], repeats, carries, shown_by(self.inner)):
+            yield places[i], agrees, why
 
     def _sources(self, value: str, instruction: str, observation: Observation, history: Sequence[Transition]) -> set[Source]:
         """Where a value stands in the instruction and in what the environment said."""
         earlier = (self.inner.without_actions(step.state) for step in history)
         return sources(value, instruction, self.inner.without_actions(observation), earlier)
+
+
+def _by_step(rules: TextRules, history: Sequence[Transition]) -> list[tuple[int, bool]]:
+    """`revisit_consistency` of these rules, each return with its step."""
+    if not (agree := rules.revisit_consistency(history)):
+        return []
+    until = [len(rules.revisit_consistency(history[:n])) for n in range(len(history) + 1)]
+    return [(i, agrees) for i in range(len(history)) for agrees in agree[until[i] : until[i + 1]]]
 
 
 @lru_cache(maxsize=65536)

@@ -13,7 +13,7 @@ from dreamgym import plugins
 from dreamgym.logs.records import Account, LoggedEpisode
 
 KIND = "logs.formats"
-ORDER = ("claude_code", "atif", "tau2", "verifiers", "otel", "openai_responses", "anthropic", "openai")
+ORDER = ("claude_code", "atif", "tau2", "verifiers", "otel", "openai_responses", "sharegpt", "anthropic", "openai")
 """In which `auto` asks the built-in formats: those with unmistakable marks first."""
 CHAT = ("anthropic", "openai")
 """The formats in which conversations without tools look alike."""
@@ -39,6 +39,14 @@ class LogFormat(Protocol):
     def read(self, units: Sequence[dict[str, Any]], account: Account) -> Iterator[LoggedEpisode]:
         """The episodes of units that share a key, in the order of the file. What is left out goes into the account."""
         ...
+
+
+def chosen(name: str) -> LogFormat:
+    """The format of that name. One from outside of this package has its answers checked."""
+    from dreamgym.logs.formats._checked import Checked
+
+    made = plugins.make(KIND, name)
+    return Checked(name, made) if "." in name else made
 
 
 def recognise(value: Any) -> LogFormat | None:

@@ -17,6 +17,9 @@ CALL_PARTS = ("tool_use", "tool_result", "tool_call", "tool_call_response")
 MEDIA = ("image", "image_url", "input_image", "audio", "input_audio", "video", "file", "document", "blob", "uri")
 
 
+NO_OBJECTS = "messages that are no JSON object"
+
+
 def table(value: Any) -> dict[str, Any]:
     """An object, also one that is written as a JSON string; {} for anything else."""
     value = parsed(value)
@@ -27,6 +30,12 @@ def tables(value: Any) -> list[dict[str, Any]]:
     """The objects of a list, also of one that is written as a JSON string."""
     value = parsed(value)
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def no_objects(value: Any) -> int:
+    """How many entries of a list `tables` leaves out."""
+    value = parsed(value)
+    return len(value) - len(tables(value)) if isinstance(value, list) else 0
 
 
 def parsed(value: Any) -> Any:

@@ -35,6 +35,7 @@ class AnthropicFormat:
             if not found:
                 account.drop("records without messages")
                 continue
+            account.drop(values.NO_OBJECTS, values.no_objects(unit.get("messages")))
             system = values.content(unit.get("system"), account)
             messages = [Message("system", system)] if system else []
             messages += [message for one in found if (message := message_of(one, account))]

@@ -9,7 +9,7 @@ from typing import Any
 from dreamgym.logs.formats import _values as values
 from dreamgym.logs.records import Account, Call, LoggedEpisode, Message, Result, Role
 
-COLUMNS = (("messages",), ("traj",), ("conversation",), ("prompt", "completion"))
+COLUMNS = (("messages",), ("traj",), ("conversation",), ("conversations",), ("prompt", "completion"))
 """Where messages are: of the first that has any, the columns joined."""
 CUT = ("prompt_too_long", "timeout_reached", "max_total_completion_tokens_reached")
 """Stop conditions of verifiers' rollouts that were cut off. `max_turns_reached` need not be one: a task of one turn ends so."""
@@ -37,6 +37,7 @@ class OpenAIFormat:
             if not found:
                 account.drop("records without messages")
                 continue
+            account.drop(values.NO_OBJECTS, sum(values.no_objects(unit.get(column)) for columns in COLUMNS for column in columns))
             yield episode(unit, messages_of(found, account))
 
 

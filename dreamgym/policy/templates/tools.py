@@ -75,7 +75,8 @@ class Tools:
         return self.chat.follow(reply, "\n".join(text for text in (*texts, user) if text))
 
     def reply(self, action: Action) -> list[int]:
-        """A demonstrated action as a reply: in the native format, as a message, or where neither gives it back, in its own spelling."""
+        """A demonstrated action as a reply: in the native format, as a message, or where neither gives it back, in its own spelling.
+        UsageError for one that is not read back from there either: the model would learn replies that mean something else."""
         lead = without_thoughts(self.chat) if self._opens_thinking else []
         try:
             calls = tuple(calls_of(action))
@@ -93,7 +94,13 @@ class Tools:
                     return [*written, self.form.end]
             except UsageError:
                 pass  # the template refuses these calls
-        return [*lead, *self.chat.encode(action), self.chat.end]
+        written = [*lead, *self.chat.encode(action)]
+        if (read := self.action_of("", written)) != whole_letters(action_of(calls) if calls else action.strip()):
+            raise UsageError(
+                f"The action {action!r} cannot be shown to a model that calls tools: of its reply, {read!r} would be read. Expected calls "
+                'that its format can write, or a message as respond(content="..."). Leave its episode out of the logs.'
+            )
+        return [*written, self.chat.end]
 
     def action_of(self, text: str, ids: Sequence[int] = ()) -> Action:
         """The calls of a reply; its text where they cannot be read, so that the environment refuses it."""

@@ -51,7 +51,8 @@ def replay_arms(
         dream, experience = factory.make_dream(of, factory.replay_in_memory(of), guarded=guarded)
         episodes = evaluate(agent, dream, tasks, max_steps=context.suite.max_steps, temperature=1.0, seed=seed, name=f"audit/{arm}")
         pairs = paired_episodes(episodes, context.real_env())
-        replays = [compare(dreamed, real, answered_by=experience.answers_by) for dreamed, real in pairs]
+        cut = dream.horizon if dream.horizon < context.suite.max_steps else None
+        replays = [compare(dreamed, real, answered_by=experience.answers_by, horizon=cut) for dreamed, real in pairs]
         left_out = masked_episodes(episodes, context.real_env())
         context.close_real()
         steps = [step.info for episode in episodes for step in episode.transitions]

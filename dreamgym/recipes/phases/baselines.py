@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
+
 from dreamgym.errors import InvariantError, UsageError
 from dreamgym.evals.success import evaluate, success
 from dreamgym.experience.augmentation import relabel_goals
@@ -15,7 +17,7 @@ from dreamgym.recipes.factory import TASK_SEED
 from dreamgym.recipes.phases.fit import finish, fit, progress_watch
 from dreamgym.recipes.phases.warm_start import demonstrations
 from dreamgym.runs.rundir import RunDir
-from dreamgym.train import dpo
+from dreamgym.train import dpo, sft
 from dreamgym.train.settings import DPOConfig, SFTConfig
 from dreamgym.types import Trajectory
 
@@ -36,12 +38,19 @@ def converge_sft(run: RunDir, context: RunContext, config: SFTConfig, *, patienc
         return finish(run, "sft", losses)
     agent, real = context.agent(model), context.real_env()
     dev = context.suite.tasks("dev", context.config.eval.dev_tasks, seed=TASK_SEED)
-    steps_per_epoch = max(1, sum(len(row) for row in ids) // config.batch_tokens)
+    lengths = list(map(len, ids))
+    ends = [0]  # of the epochs so far, in steps
     curve: list[dict[str, Any]] = run.data("sft-curve")["curve"] if run.done("sft-curve") else []
+
+    def epochs(step: int) -> float:
+        """The passes that so many steps are."""
+        while ends[-1] < step:
+            ends.append(ends[-1] + len(sft.one_pass(lengths, config, seed=context.config.seed, epoch=len(ends) - 1)))
+        return float(np.interp(step, ends, range(len(ends))))
 
     def judge(step: int, policy: Any = model, acts: Agent = agent) -> bool:
         """Measure, keep the best, and say whether it has stopped rising; what an interrupted training measured from here on is dropped."""
-        epoch, before, began = step / steps_per_epoch, real.steps, real.seconds
+        epoch, before, began = epochs(step), real.steps, real.seconds
         curve[:] = [seen for seen in curve if seen["epoch"] < epoch]
         steps, batch = context.suite.max_steps, context.suite.max_parallel
         rates = [success(evaluate(acts, real, dev, max_steps=steps, temperature=t, seed=7, batch=batch)).value for t in (0.0, 1.0)]
@@ -56,7 +65,7 @@ def converge_sft(run: RunDir, context: RunContext, config: SFTConfig, *, patienc
 
     def look(step: int) -> bool:
         """Every two epochs: publish the weights and measure them."""
-        if step % (2 * steps_per_epoch):
+        if epochs(step) % 2:
             return False
         context.policies.publish(agent.llm, model, step)
         return judge(step)

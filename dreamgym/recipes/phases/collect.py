@@ -128,7 +128,7 @@ class Collector:
 
     def collect(self, tasks: Sequence[Task], i: int) -> list[list[Trajectory]]:
         """A group of rollouts for each task of an iteration, and for the further tasks that it may draw while too few groups have a mixed
-        outcome. Those that were begun are waited for; after a resume, their tasks are those that were drawn before it."""
+        outcome. Those that were begun are waited for: their tasks are those that were drawn before, and not `tasks`."""
         begun, self.prefetched = self.prefetched, None
         trajectories = (
             begun.playing.result() if begun and begun.iteration == i else self.roll(repeat_tasks(tasks, self.block.group_size), i)

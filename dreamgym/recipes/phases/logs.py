@@ -22,10 +22,11 @@ from dreamgym.llm import backbones, tiny
 from dreamgym.llm.sizes import parameters
 from dreamgym.logs.demonstrations import collect
 from dreamgym.policy.loading import check_policy, check_publication
-from dreamgym.recipes import factory, plan
+from dreamgym.recipes import factory, inputs, plan
+from dreamgym.recipes.blocks import EvalConfig
 from dreamgym.recipes.config import SharedConfig
 from dreamgym.recipes.context import INDUCED, RunContext, drop_too_long, induced_rules, logs_of_run
-from dreamgym.recipes.recorded import require_logs
+from dreamgym.recipes.recorded import require_logs, tools_lacking
 from dreamgym.runs.episodes import read_trajectories
 from dreamgym.runs.files import require_space
 from dreamgym.runs.rundir import RunDir
@@ -54,11 +55,13 @@ def prepare_logs(
             f"env.workers = {config.env.workers}, and no workers were started. Use `factory.start_workers(config.effective_env)`."
         )
     backbones.device(config.model.device)  # a GPU that is not here is told before anything is made
+    config = inputs.located(config, run.path)
     suite = suite or factory.checked_suite(config)
     if run.summary() is None:
         check_models(run, config, suite)
     if not run.done("logs"):
         _write_logs(run, config, suite, workers)
+        config = inputs.located(config, run.path)
     logs = logs_of_run(run)
     if run.summary() is None:
         factory.check_reasoning(config, explained=any(step.info.reasoning for episode in logs for step in episode.transitions))
@@ -98,6 +101,7 @@ def check_models(run: RunDir, config: SharedConfig, suite: EnvSuite) -> None:
 
 def _write_logs(run: RunDir, config: SharedConfig, suite: EnvSuite, workers: WorkerPool | None) -> None:
     """Read or collect the logs, hold some out, and keep both in the run."""
+    held_inputs = inputs.take(run, config, suite)
     files, began = config.logs.files or suite.log_files, time.monotonic()
     logs = sized(read_logs(files, suite), config) if files else offline(suite, config, workers)
     waited = 0.0 if files else time.monotonic() - began  # scripted policies take next to none of it
@@ -107,6 +111,13 @@ def _write_logs(run: RunDir, config: SharedConfig, suite: EnvSuite, workers: Wor
     wins = sum(t.success for t in divided.training)
     if not wins:
         raise InvariantError("No logged trajectory succeeds, so there is nothing to start a policy from. Collect more, or better ones.")
+    if not suite.has_env and config.eval.tasks not in (0, EvalConfig().tasks):
+        log.warning(
+            "eval.tasks = %d is not used: there is no environment to evaluate a policy in. Fidelity is measured on recorded episodes of "
+            "eval.dev_tasks = %d tasks. Set eval.tasks = 0.",
+            config.eval.tasks,
+            config.eval.dev_tasks,
+        )
     unscored = sum(not t.scored for t in divided.training)
     record = {
         "trajectories": len(divided.training),
@@ -116,6 +127,7 @@ def _write_logs(run: RunDir, config: SharedConfig, suite: EnvSuite, workers: Wor
         "real_seconds": waited,
         "held_out_by": divided.by,
         "has_env": suite.has_env,
+        "inputs": held_inputs,
         "behaviours": len({t.behaviour for t in divided.training}),
         **({"unscored": unscored} if unscored else {}),
         **({"workers_replaced": workers.restarts} if workers else {}),
@@ -157,11 +169,13 @@ def without_held_out(logs: Sequence[Trajectory], suite: EnvSuite, config: Shared
 def read_logs(files: Sequence[Path], suite: EnvSuite) -> list[Trajectory]:
     """The episodes of files as logs: whoever acted, they are demonstrations now, without tokens of their own.
 
-    A step without reasoning is explained by the suite's scripted teacher. UsageError for what cannot be logs: see `require_logs`.
+    A step without reasoning is explained by the suite's scripted teacher. UsageError for what cannot be logs (`require_logs`),
+    and for a file of tools that lacks theirs (`tools_lacking`).
     """
     file_episodes = [(file, episode) for file in files for episode in read_trajectories(file)]
     require_logs(file_episodes, suite.name)
     logged = [with_reasoning(suite.recorded(episode), suite.rules, keep=True) for _, episode in file_episodes]
+    tools_lacking(logged, suite)
     return [replace(episode, source="demo", turns=tuple(Turn(step) for step in episode.transitions)) for episode in logged]
 
 

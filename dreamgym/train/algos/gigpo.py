@@ -1,27 +1,31 @@
 """GiGPO: GRPO's advantage of the episode, plus one of the step among the steps taken from the same state (arXiv:2505.10978).
 
-    A_it = A_E(i) + omega * A_S(i, t)
-    A_E(i)    = (R_i - mean_g R) / std_g R                            as in GRPO, over the group's rollouts
+    A_it = A_E(i, t) + omega * A_S(i, t)
+    A_E(i, t) = (R_i - penalty of turn t - mean_g R) / std_g R        as in GRPO, over the group's rollouts
     A_S(i, t) = (D_it - mean D) / std D                               over the anchor group of the state s_it
-    D_it      = sum_k gamma^(k - t) (r_ik - penalty of turn k)        the discounted return from there
+    D_it      = sum_k gamma^(k - t) r_ik                              the discounted return from there
 
 An anchor group holds every turn of the group's rollouts whose observation is the same text, also two of one rollout that came back.
-A state seen once has no group to be compared with: 0, and its turn's penalty is taken from R_i, as in GRPO. The loss is GRPO's.
+A state seen once has no group to be compared with: 0. The loss is GRPO's.
+
+The published code takes a turn's penalty from D_it too, before the division. In an anchor group that is otherwise even that makes any
+penalty worth a whole deviation, and nothing where all its turns pay it. Here penalties are in A_E alone, undivided in a group that is not
+mixed, as in GRPO.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field
 
 from dreamgym.config import build
-from dreamgym.returns import GroupStatistics, discounted, rewards, statistics
+from dreamgym.returns import GroupStatistics, discounted, statistics
 from dreamgym.train.algos.grpo import group_relative
 from dreamgym.train.objective import ClippedConfig, LossInputs, LossOutputs, clipped_loss
-from dreamgym.types import Trajectory, Transition
+from dreamgym.types import Trajectory
 
 
 class GiGPOConfig(ClippedConfig):
@@ -43,29 +47,23 @@ class GiGPO:
         self.config = config
 
     def compute_advantages(self, groups: Sequence[Sequence[Trajectory]]) -> list[list[list[float]]]:
-        """[group][rollout without error][turn] A_E + omega * A_S, one of which holds the turn's penalty."""
+        """[group][rollout without error][turn] A_E + omega * A_S; A_E holds the turn's penalty."""
         return [self._group([t for t in group if t.error is None]) for group in groups]
 
     def _group(self, rollouts: Sequence[Trajectory]) -> list[list[float]]:
         returns = statistics(rollouts)
-        visits = Counter(turn.transition.state.text for t in rollouts for turn in t.turns)
         advantages = []
         for rollout, steps in zip(rollouts, self.steps(rollouts), strict=True):
-            charges = [self._charge(turn.transition, visits) for turn in rollout.turns]
+            charges = [self.config.penalty(turn.transition) for turn in rollout.turns]
             episode = [-charge for charge in charges]  # not divided, as in GRPO, in a group that is not mixed
             if returns.kind == "mixed":
                 episode = group_relative([rollout.total_reward - charge for charge in charges], returns, self.config.normalise)
             advantages.append([a + self.config.omega * s for a, s in zip(episode, steps, strict=True)])
         return advantages
 
-    def _charge(self, transition: Transition, visits: Mapping[str, int]) -> float:
-        """The penalty of a turn that no step's advantage can show."""
-        compared = self.config.omega and visits[transition.state.text] > 1
-        return 0.0 if compared else self.config.penalty(transition)
-
     def steps(self, rollouts: Sequence[Trajectory]) -> list[list[float]]:
         """A_S of every turn of the sound rollouts of one task."""
-        returns = [discounted(rewards(t, self.config.penalty), self.config.gamma) for t in rollouts]
+        returns = [discounted([turn.transition.reward for turn in t.turns], self.config.gamma) for t in rollouts]
         anchors: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for i, rollout in enumerate(rollouts):
             for t, turn in enumerate(rollout.turns):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -41,6 +42,19 @@ def test_clusters_are_the_same_for_the_same_tasks_and_seed():
     assert sorted(clusters(6).of(TASKS)) == list(range(6)), "as many clusters as tasks are the tasks themselves"
     with pytest.raises(UsageError, match="6 tasks cannot make 7 clusters"):
         clusters(7)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_more_clusters_than_distinct_instructions_can_be_made_though_rounding_leaves_a_vector_short_of_length_one(seed: int):
+    class Rounded:
+        id, dim = "rounded", 2
+
+        def encode(self, states: Sequence[str], actions: Sequence[str]) -> np.ndarray:
+            return np.array([[1.0, 0.0] if "scarf" in state else [0.0, 0.9999] for state in states], dtype=np.float32)
+
+    tasks = [TASKS[0], TASKS[0], TASKS[0], TASKS[3]]
+    found = Clusters(tasks, 3, Rounded(), seed=seed).of(tasks)
+    assert len(set(found[:3])) == 1 and found[3] != found[0]
 
 
 def test_a_task_tried_once_has_the_variance_of_its_cluster():

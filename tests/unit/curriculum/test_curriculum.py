@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -109,6 +110,20 @@ def test_a_refill_draws_other_tasks_than_the_iteration_did_and_the_same_each_tim
     assert refill == [task.id for task in pool(seed=3).sample(4, refill=1)]
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_tasks_that_are_still_played_are_not_drawn_as_fresh_for_the_next_iteration(seed: int):
+    curriculum = pool(replay_fraction=0.0, seed=seed)
+    first = curriculum.sample(10)
+    second = curriculum.sample(10, after=first)
+    assert not {t.id for t in first} & {t.id for t in second}
+    curriculum.observe([group(t, 1, 0) for t in first])
+    curriculum.expand()
+    third = curriculum.sample(10, after=second)
+    assert len({t.id for t in (*first, *second, *third)}) == 30
+    few = pool(replay_fraction=0.0, tasks=TASKS[:3], seed=seed)
+    assert {t.id for t in few.sample(3, after=few.sample(3))} == {t.id for t in TASKS[:3]}, "of a small pool each is drawn again"
+
+
 def test_valuable_tasks_come_back_more_often_than_worthless_ones():
     curriculum = pool(replay_fraction=0.5)
     curriculum.observe([group(t, 1, 0) for t in TASKS[:10]] + [group(t, 0, 0) for t in TASKS[10:20]])
@@ -171,6 +186,28 @@ def test_lambda_bounds_the_share_of_invented_tasks(share: float):
         curriculum.observe([group(t, 1, 0) for t in tasks])
         curriculum.expand()
     assert most == share * 16
+
+
+def test_no_task_is_invented_where_the_share_is_less_than_one_task_and_that_is_said_once(caplog: pytest.LogCaptureFixture):
+    def never(seeds: Sequence[Task], seed: int, level: int) -> list[str]:
+        raise AssertionError("nobody could draw what is invented")
+
+    curriculum = pool(never)
+    for _ in range(3):
+        curriculum.observe([group(t, 1, 0) for t in curriculum.sample(8)])
+        assert curriculum.expand() == {}
+    (said,) = caplog.messages
+    assert "at most 8 tasks" in said and "synthetic_share = 0.1" in said and "set synthetic_share = 0" in said
+
+
+def test_tasks_are_invented_where_a_refill_draws_enough_at_once_after_a_resume_too():
+    curriculum = pool(inventor(*fresh_texts()))
+    curriculum.observe([group(t, 1, 0) for t in (*curriculum.sample(8), *curriculum.sample(12, refill=1))])
+    assert curriculum.expand()["accepted"]
+    resumed = pool(inventor(*fresh_texts()))
+    resumed.load_state_dict(json.loads(json.dumps(curriculum.state_dict())))
+    resumed.sample(8)
+    assert resumed.expand() == curriculum.expand() != {}
 
 
 def test_an_invented_task_has_no_goal_record_and_names_its_parent():
@@ -254,6 +291,20 @@ def test_an_invented_task_is_retired_when_its_success_leaves_the_band_and_is_not
     assert [wins[name] / 8 for name in wins if name in curriculum.pool] == stays and TASKS[0].id in curriculum.pool
     assert curriculum.counts["retired"] == 5 - len(stays) == len(curriculum.archive)
     assert curriculum.expand() == {"proposed": 5, "duplicate": 5}  # three or one in the pool, the others in the archive
+
+
+@pytest.mark.parametrize("paid", [0.5, 10.0])
+def test_solve_rates_and_not_returns_retire_tasks_and_set_the_difficulty(paid: float):
+    def played(task: Task, wins: int) -> list[Trajectory]:
+        return [replace(t, success=i < wins) for i, t in enumerate(group(task, *[paid] * wins, *[0.0] * (8 - wins), errors=1))]
+
+    curriculum = pool(inventor(*fresh_texts()[:3]), tasks=TASKS[:1], proposals=3)
+    curriculum.observe([played(TASKS[0], 4)])
+    assert curriculum.level == 2
+    curriculum.expand()
+    first, second, third = (e.task for e in curriculum.pool.values() if e.task.source == "synthetic")
+    curriculum.observe([played(first, 4), played(second, 8), played(third, 0)])
+    assert first.id in curriculum.pool and second.id not in curriculum.pool and third.id not in curriculum.pool
 
 
 def test_one_rollout_retires_nothing_and_a_band_must_be_in_order():

@@ -13,7 +13,21 @@ from hypothesis import strategies as st
 from dreamgym import plugins
 from dreamgym.envs import corridor
 from dreamgym.envs.actions import parts
-from dreamgym.envs.induction import ArgumentRule, EndRule, NameRule, NoopRule, Rules, Source, from_toml, induce, sources, to_toml, works
+from dreamgym.envs.consistency import CarryRule, RepeatRule
+from dreamgym.envs.induction import (
+    ArgumentRule,
+    EndRule,
+    NameRule,
+    NoopRule,
+    Rules,
+    Source,
+    ValueRule,
+    from_toml,
+    induce,
+    sources,
+    to_toml,
+    works,
+)
 from dreamgym.envs.tools.rules import ToolRules
 from dreamgym.envs.tools.schemas import Tool
 from dreamgym.envs.wrappers.induced_rules import InducedRules
@@ -181,6 +195,14 @@ def test_a_file_reads_back_and_a_rule_that_a_person_switched_off_is_not_used():
     assert InducedRules(StateMapping(SHOP.rules), SHOP_RULES).admissible(Observation("[a]"), (), "click[b]") is False
 
 
+def test_while_an_end_rule_is_switched_off_or_none_is_left_no_end_is_refused():
+    others = (*SHOP_RULES.ends, EndRule("give up", False, 40))
+    for ends, refused in ((others, True), ((replace(others[0], used=False), others[1]), False), ((), False)):
+        rules = InducedRules(StateMapping(SHOP.rules), replace(SHOP_RULES, ends=ends))
+        claims = [step("item", action, "done", end=True, reward=1.0) for action in ("click[buy now]", "click[large]")]
+        assert [rules.check_success("", (), claim) is not None for claim in claims] == [False, refused]
+
+
 words = st.text(max_size=12)
 counts = st.integers(0, 10**6)
 
@@ -212,6 +234,36 @@ def test_any_rules_survive_their_file(
 def test_a_damaged_file_is_named(text: str, tmp_path: Path):
     with pytest.raises(UsageError, match=r"rules\.toml.*Correct the file"):
         from_toml(text, str(tmp_path / "rules.toml"))
+
+
+EVERY_RULE = Rules(
+    (ArgumentRule("click", "", "element", 40, 0),), (NoopRule("wait", 30, 0),), (EndRule("done", True, 40),), True, ("click",),
+    (RepeatRule("click", "anywhere", ("toggle",), 30, 0),), (CarryRule("open", "id", "numbers", 30, 0),),
+    (ValueRule("book", "cabin", ("business", "economy"), 400, 0),), (NameRule(("a", "b"), 30, 0, False),),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "named"),
+    [
+        ('scope = "anywhere"', 'scope = "anywere"', """'repeats[1].scope' is "anywere", where one of "anywhere", "state" must stand"""),
+        ('what = "numbers"', 'what = "number"', """'carries[1].what' is "number", where one of "words", "numbers" must stand"""),
+        ("whole = true", 'whole = "true"', """'ends[1].whole' is "true", where true or false must stand"""),
+        ('= ["business", "economy"]', '= "economy"', """'values[1].values' is "economy", where a list in brackets must stand"""),
+        ('changed_by = ["toggle"]', "changed_by = [1]", "'repeats[1].changed_by[1]' is 1, where a text in quotes must stand"),
+        ("support = 400", "support = true", "'values[1].support' is true, where a whole number must stand"),
+        ("support = 400\n", "", "'values[1]' has no 'support', which each such rule needs"),
+        ("support = 400", "suport = 400", "there is no 'values[1].suport'; known: kind, key, values, support"),
+        ("ends_complete = true", "ends_complete = 1", "'ends_complete' is 1, where true or false must stand."),
+        ("[[carries]]", "[carries]", ", where tables [[carries]] must stand"),
+    ],
+)
+def test_a_rule_that_a_person_mistyped_is_named_with_what_must_stand_there(written: str, instead: str, named: str):
+    text = to_toml(EVERY_RULE)
+    assert from_toml(text, "rules.toml") == EVERY_RULE and written in text
+    with pytest.raises(UsageError, match=r"rules\.toml.*Correct the file") as stop:
+        from_toml(text.replace(written, instead), "rules.toml")
+    assert named in str(stop.value)
 
 
 def test_a_turn_of_several_calls_is_refused_only_where_each_of_them_is():

@@ -162,6 +162,14 @@ def test_a_scripted_episode_that_the_environment_fails_in_costs_no_other_and_no_
             collect(CORRIDOR, 2, seed=2, play=lambda jobs: pool.demonstrate([(whole[i].task, "expert", 0) for i in (0, 5)]))
 
 
+def test_repeated_steps_are_counted_in_workers_too_when_the_environment_fails_in_the_midst():
+    options, walks = {**LENGTH, "failing": {TASKS[0].id: 3}}, [(task, ["right"] * 5) for task in TASKS[:2]]
+    alone = EnvPool(plugins.make("envs", HOUSE, **options).env, CORRIDOR.rules)
+    with WorkerPool(HOUSE, options, workers=2) as pool:
+        assert pool.repeat(walks) == alone.repeat(walks) and pool.repeat(walks)[0] is None
+        assert pool.steps == 2 * alone.steps > 2 * 5
+
+
 def test_an_episode_that_does_not_repeat_is_a_failed_rollout_when_its_worker_dies():
     with WorkerPool(HOUSE, {**LENGTH, "moody": True}, workers=1) as pool:
         pool.start(TASKS[:1], seed=0)

@@ -15,7 +15,7 @@ from dreamgym.envs.env_pool import EnvPool
 from dreamgym.errors import UsageError
 from dreamgym.evals.attribution import Attribution, shares
 from dreamgym.evals.bound import measure, penalty
-from dreamgym.evals.paired_replay import replay, summarise
+from dreamgym.evals.paired_replay import compare, replay, summarise
 from dreamgym.recipes.phases.audit import fidelity_json
 from dreamgym.runs.rundir import RunDir
 from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
@@ -72,6 +72,22 @@ def test_errors_are_counted_up_to_the_step_that_parts_and_no_further():
     found = measure(replay([STUCK, STINGY, TRUE], REAL))
     assert (found.transition_error.value, found.transition_error.n) == (1 / 7, 7)  # 1 + 3 + 3 steps compared
     assert (found.reward_error.value, found.reward_error.n) == (pytest.approx(1 / 7), 7)
+
+
+@pytest.mark.parametrize("wrong", [1, 6, 10])
+def test_rewards_beyond_one_are_measured_and_bounded_by_the_range_that_was_seen(wrong: int):
+    """Rewards are 10 times the success. The dream calls `wrong` of ten failures a success."""
+    lie, true = (replace(TRUE, turns=(replace(TRUE.turns[0], transition=step),)) for step in steps(10.0))
+    same = replace(true, source="real")
+    found = measure([compare(lie, same)] * wrong + [compare(true, same)] * (10 - wrong))
+    assert found.r_max == 10.0 and found.gap >= wrong / 10 and found.r_max * found.gap >= wrong
+    assert found.reward_error.value == wrong and found.reward_error.low <= wrong <= found.reward_error.high <= 10.0
+    assert ("gap" in found.to_json()["vacuous"]) is (wrong == 10)
+
+
+def steps(reward: float) -> list[Transition]:
+    """A step that ends with this reward, and one that ends with none."""
+    return [Transition(room(1), "open", OPENED, paid, True) for paid in (reward, 0.0)]
 
 
 def test_valid_and_invalid_actions_are_told_apart_by_whether_reality_moved():

@@ -12,7 +12,7 @@ from dreamgym.envs import corridor, webshop
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.errors import EnvironmentFailure
 from dreamgym.evals.gap import GapMeter
-from dreamgym.evals.paired_replay import Replay, by_support, masked_episodes, replay, summarise
+from dreamgym.evals.paired_replay import Replay, by_support, compare, masked_episodes, paired_episodes, replay, summarise
 from dreamgym.evals.success import evaluate, success
 from dreamgym.evals.synthetic_tasks import measure_synthetic_tasks
 from dreamgym.statistics import Rate, wilson
@@ -96,6 +96,17 @@ def test_only_the_steps_that_the_world_took_are_charged():
     assert replay([dreams_on], REAL) == [Replay(False, False, True, 0, 1, True, False, True, 0.0, valid=(0, 1))]
 
 
+def test_the_steps_of_a_replay_that_the_world_fails_in_are_charged_too():
+    class Gone(corridor.Corridor):
+        def step(self, action: str) -> tuple[dict[str, Any], float, bool]:
+            if action == "open":
+                raise EnvironmentFailure("the corridor is gone")
+            return super().step(action)
+
+    real = EnvPool(lambda: Gone(SUITE.config), SUITE.rules)
+    assert replay([TRUE, TRUE], real) == [] and real.steps == 2 * 3
+
+
 def test_the_rates_of_a_set_of_dreams_as_worked_by_hand():
     found = summarise(replay([TRUE, LIE, REFUSED, TOO_SAD, ENDLESS], REAL))
     # Dreamed successes: TRUE and LIE. Really: TRUE, and TOO_SAD, whose door was the right one.
@@ -107,6 +118,31 @@ def test_the_rates_of_a_set_of_dreams_as_worked_by_hand():
     # LIE parts at step 1 and ENDLESS at step 2: steps compared are 3 + 1 + 2 + 2 + 2, of which 8 are equal.
     assert (found.state_exact.value, found.state_exact.n) == (8 / 10, 10)
     assert found.first_divergence == 1.5 and found.gap == 0.0
+
+
+def test_dreams_that_end_as_a_failure_while_reality_goes_on_do_not_dilute_false_success():
+    """Of ten real failures and claims that reality does not confirm, each is called a success, whatever ends too early beside them."""
+    gives_up = dreamed(task(1, 3), ("right", room(2)), reward=0.0)  # really the episode goes on
+    claims = dreamed(task(1, 3), ("right", room(2)), reward=1.0)
+    found = summarise(replay([gives_up] * 90 + [LIE] * 5 + [claims] * 5, REAL))
+    assert (found.false_success.value, found.false_success.n) == (1.0, 10)
+    assert (found.raw_false_success.value, found.raw_false_success.n) == (1.0, 10)
+    assert (found.premature_failure.value, found.premature_failure.n) == (1.0, 90)
+    assert (summarise(replay([REFUSED, TOO_SAD], REAL)).premature_failure.value) == 0.0
+
+
+def test_a_dream_that_its_horizon_cuts_where_reality_goes_on_differs_though_every_step_agrees():
+    cut = dreamed(task(1, 3), ("right", room(2)), ("right", room(3)), reward=0.0, ends=False)
+    ((_, real),) = paired_episodes([cut], REAL)
+    assert not compare(cut, real).differs and not compare(cut, real, horizon=3).differs, "the policy's context may cut both alike"
+    assert compare(cut, real, horizon=2).differs
+    ((_, real),) = paired_episodes([TRUE], REAL)
+    assert not compare(TRUE, real, horizon=3).differs, "it has come to an end"
+
+
+def test_a_dream_that_goes_on_where_the_environment_cut_its_episode_differs():
+    ((_, real),) = paired_episodes([TRUE], REAL)
+    assert compare(TRUE, replace(real, turns=real.turns[:2], success=False, truncated=True)).differs
 
 
 def test_dreams_are_told_apart_by_whether_some_step_was_a_guess():

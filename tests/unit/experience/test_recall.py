@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from dreamgym.envs.base import EnvSuite
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.parse import Answer
 from dreamgym.experience.pipeline import ExperienceModel, Unreadable
-from dreamgym.experience.recall import ExactRecall
+from dreamgym.experience.recall import ExactRecall, account, measure_agreement
 from dreamgym.experience.retriever import RetrievalConfig, Retriever
 from dreamgym.logs.demonstrations import collect
 from dreamgym.recipes.factory import open_replay
@@ -127,3 +128,18 @@ def test_the_model_is_asked_only_what_neither_a_rule_nor_a_precedent_answers():
     assert found.count("recalled") == with_recall.counts["recalled"] > 0
     assert len(without.asked) - len(with_recall.asked) == found.count("recalled")
     assert [query for query, by in zip(steps, found, strict=True) if by == "generated"] == with_recall.asked
+
+
+def test_what_is_not_recalled_is_told_with_the_number_of_predictions_that_it_takes():
+    def agreement(right: int, predicted: int, *, used: bool = False) -> dict[str, Any]:
+        return {"situation": "task", "outcome_class": "continues", "right": right, "predicted": predicted, "used": used}
+
+    lines = account([agreement(76, 76), agreement(43, 49), agreement(126, 130), agreement(0, 0), agreement(400, 400, used=True)])
+    used, few, wrong, some, none = lines
+    assert used.startswith("recalled: precedents with the same task")
+    assert "76 predictions are too few" in few and "it takes 189, all of them right" in few
+    assert measure_agreement("task", "continues", [True] * 189).used and not measure_agreement("task", "continues", [True] * 188).used
+    assert "6 of 49 predictions are wrong" in wrong
+    assert "it takes 510, with 4 of them wrong" in some
+    assert "0 predictions are too few" in none
+    assert "no recorded step has a precedent" in account([agreement(0, 0)])[0]

@@ -17,6 +17,8 @@ from dreamgym.llm.chat_format import ENDS as KNOWN_ENDS
 from dreamgym.llm.chat_format import ChatFormat
 from dreamgym.llm.tokenized import Tokenized
 
+MARKS = ("dgsystemdg", "dguseradg", "dguserbdg", "dguserdgc", "dgreplyadg", "dgreplybdg")
+
 SPECIAL = (
     "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|im_start|>", "<|im_end|>", "<s>", "</s>", "[INST]",
     "[/INST]", "<start_of_turn>", "<end_of_turn>", "<|system|>", "<|user|>", "<|assistant|>",
@@ -224,3 +226,26 @@ def test_half_a_character_becomes_a_question_mark_wherever_text_is_encoded(kind:
     assert form.turn(half) == form.turn(whole)
     forged = "<|im_end|>"  # where texts are encoded apart
     assert form.turn(half + forged) == form.turn(whole + forged)
+
+
+@pytest.mark.parametrize("eos", ["<|im_end|>", "<|endoftext|>"], ids=["SmolLM2", "GPT-2"])
+def test_an_unknown_token_that_letters_never_become_is_no_text_and_may_end_a_reply(eos: str) -> None:
+    """SmolLM2's unknown token is `<|endoftext|>`, GPT-2's the end of text itself; both write letters as bytes."""
+    words = byte_level()
+    words.add_special_tokens({"unk_token": "<|endoftext|>", "eos_token": eos})
+    words.chat_template = CHATML.replace("<|im_end|>", eos)
+    form = ChatFormat(words)
+    assert words.unk_token_id in form.stop and form.special[form.end] == eos
+    fixed = [i for i in form.turn("a b") if i in form.special]
+    assert [i for i in form.turn("a <|endoftext|> b") if i in form.special] == fixed
+    assert words.decode(form.encode("a <|endoftext|> b")) == "a <|endoftext|> b"
+
+
+def test_an_unknown_token_that_rare_letters_become_stays_in_texts() -> None:
+    core = Tokenizer(
+        models.WordLevel({"<unk>": 0, "user": 1, "assistant": 2, "a": 3, **{mark: i for i, mark in enumerate(MARKS, 4)}}, "<unk>")
+    )
+    core.pre_tokenizer = pre_tokenizers.Whitespace()
+    words = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>", eos_token="<|im_end|>", extra_special_tokens=["<|im_start|>"])
+    words.chat_template = CHATML.partition("{%- for")[1] + CHATML.partition("{%- for")[2]
+    assert 0 in ChatFormat(words).encode("a \u2603 a")

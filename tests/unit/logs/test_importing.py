@@ -17,8 +17,9 @@ from dreamgym.envs.tools.rules import ToolRules
 from dreamgym.envs.tools.schemas import fault, read_tools
 from dreamgym.errors import UsageError
 from dreamgym.logs.export import export_episodes
-from dreamgym.logs.importing import import_logs, tools_beside
+from dreamgym.logs.importing import import_logs
 from dreamgym.logs.outcomes import outcomes, truncations
+from dreamgym.logs.tools_file import tools_beside
 from dreamgym.runs.episodes import read_trajectories
 from dreamgym.tool_calls import ToolCall
 from dreamgym.types import Observation

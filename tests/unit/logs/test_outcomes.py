@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from log_samples import imported, openai, openai_messages
+from log_samples import imported, openai, openai_messages, written
+from typer.testing import CliRunner
 
+from dreamgym import cli
 from dreamgym.errors import UsageError
 from dreamgym.logs.outcomes import condition, outcomes
 
@@ -92,3 +94,38 @@ def test_ids_of_successes_are_those_of_the_log_or_those_that_import_writes(tmp_p
     assert judged([one | {"task_id": "cancel-3", "trial": n} for n in (0, 1)], "cancel-3/1", "cancel-3") == (
         {"cancel-3/0": False, "cancel-3/1": True}, 1,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "reward!=0 and status!=failure", "reward==1==2", "reward==1 or solved", "solved and reward==1", "reward>0.5<0.9",
+        "reward==1 && solved",
+        "reward==1 || solved", "status=='a' and status=='b'", "status==a AND b",
+    ],
+)  # fmt: skip
+def test_more_than_one_comparison_is_refused_and_not_taken_for_a_value(text: str):
+    with pytest.raises(UsageError, match="is more than one comparison, and one is expected.*--success-ids"):
+        condition(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("status=='a and b'", "a and b"), ('status=="a or b==c"', "a or b==c"), ("status==band", "band"), ("status==not good", "not good")],
+)
+def test_a_text_in_quotes_may_hold_what_a_second_comparison_has(text: str, value: str):
+    assert condition(text).holds(value) is True and condition(text).holds(f"{value}.") is False
+
+
+@pytest.mark.parametrize("value", [[1], {"total": 1}, [], {}])
+@pytest.mark.parametrize("asked", ["reward==1", "reward!=1", "reward==high", "reward"])
+def test_a_value_of_another_kind_than_is_asked_for_is_no_outcome(asked: str, value: Any):
+    assert condition(asked).holds(value) is None
+    assert condition("status==done").holds(3) is None and condition("status!=done").holds(3) is None
+
+
+@pytest.mark.parametrize("option", ["--success", "--success-ids", "--success-score", "--truncated"])
+def test_an_option_that_is_given_twice_is_refused(tmp_path: Path, option: str):
+    log = written(tmp_path, openai())
+    done = CliRunner().invoke(cli.app, ["import", str(log), "--dry-run", option, "reward", option, "solved"])
+    assert isinstance(done.exception, UsageError) and f"{option} is given 2 times" in str(done.exception)

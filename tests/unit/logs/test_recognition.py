@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from log_samples import ACTIONS, TASK, anthropic, anthropic_messages, claude_code, imported, openai, openai_messages, written
+from log_samples import ACTIONS, TASK, anthropic, anthropic_messages, claude_code, imported, openai, openai_messages, sharegpt, written
 
 from dreamgym.errors import UsageError
 from dreamgym.logs.importing import import_logs
@@ -57,3 +59,30 @@ def test_calls_and_results_that_a_format_cannot_read_are_counted(tmp_path: Path)
     _, found = imported(tmp_path, [*anthropic(), {"messages": openai_messages()}], form="anthropic")
     counted = {name: n for name, n in found["dropped"].items() if "another format" in name}
     assert counted == {"calls of another format (tool_calls)": 2, "results of another format (tool_call_id)": 2}
+
+
+@pytest.mark.parametrize("text", ["Question: Cancel order W1.\nAction: cancel\n", "id,reward\n1,0\n"])
+def test_a_log_that_is_text_is_said_to_be_text(tmp_path: Path, text: str):
+    (tmp_path / "log.txt").write_text(text)
+    with pytest.raises(UsageError, match="log.txt' is text, and a log is JSON.*docs/tutorials/logs.md"):
+        import_logs([tmp_path / "log.txt"], None)
+
+
+def test_an_unknown_format_points_to_formats_of_ones_own(tmp_path: Path):
+    with pytest.raises(UsageError, match="in no format that is known: .*docs/tutorials/logs.md shows how to write a format of your own"):
+        import_logs([written(tmp_path, [{"run_type": "llm"}])], None)
+
+
+def test_whatever_a_file_holds_beside_records_is_counted(tmp_path: Path):
+    _, account = imported(tmp_path, [*openai(), None, 3, "text", [None, 3], [*openai(), None, "text"]])
+    dropped = account["dropped"]
+    assert dropped["values that are no record of the format openai"] == 4 and dropped["values that are no JSON object"] == 2
+    assert account["places"]["values that are no record of the format openai"][0] == "log.jsonl, line 2: null"
+
+
+@pytest.mark.parametrize("record", [openai, anthropic, sharegpt])
+def test_messages_that_are_no_objects_are_counted(tmp_path: Path, record: Callable[[], list[Any]]):
+    (one,) = record()
+    one["conversations" if record is sharegpt else "messages"] += [None, "text"]
+    _, account = imported(tmp_path, [one])
+    assert account["dropped"]["messages that are no JSON object"] == 2

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from log_samples import imported, openai_messages
 
-from dreamgym.logs.records import Call, LoggedEpisode, Message
+from dreamgym.envs.tools.conversation import Exchange
+from dreamgym.errors import UsageError
 from dreamgym.logs.redaction import Redactor
+from dreamgym.tool_calls import ToolCall
 
 
 def test_secrets_get_one_placeholder_throughout_an_episode(tmp_path: Path):
@@ -98,6 +101,54 @@ def test_what_only_resembles_the_name_of_a_secret_stays():
 
 
 def redacted(arguments: dict[str, object]) -> dict[str, object]:
-    episode = LoggedEpisode("e", (Message("agent", calls=(Call("c", "get", arguments),)),))
-    (message,) = Redactor().episode(episode).messages
-    return dict(message.calls[0].arguments)  # type: ignore[arg-type]
+    _, (turn,) = Redactor().conversation("Look.", [Exchange((ToolCall("get", arguments),), ("",))])
+    return dict(turn.calls[0].arguments)  # type: ignore[arg-type]
+
+
+def with_secrets_in_what_is_left_out() -> list[dict[str, Any]]:
+    messages = openai_messages()
+    messages[0]["content"] = "Ask admin@example.com, with the key sk-abcdefghijklmnopqrstuvwxyz."
+    messages[2]["content"] = "I am bot@example.com."
+    return messages
+
+
+def test_only_secrets_that_an_episode_shows_are_numbered_and_counted(tmp_path: Path):
+    record = {"id": "one", "messages": with_secrets_in_what_is_left_out()}
+    (episode,), account = imported(tmp_path, [record])
+    assert "mail redacted-e-mail-1" in episode.task.instruction and account["redacted"] == {"e-mail": 1}
+    assert any(text.startswith("1 value is a placeholder now") for text in account["warnings"])
+    (episode,), account = imported(tmp_path, [record], system=True)
+    assert "admin" not in episode.task.instruction and "mail redacted-e-mail-3" in episode.task.instruction
+    assert account["redacted"] == {"e-mail": 2, "key": 1}
+
+
+def test_secrets_of_episodes_that_are_left_out_are_not_counted(tmp_path: Path):
+    record = {"id": "one", "messages": openai_messages()}
+    _, once = imported(tmp_path, [record])
+    _, twice = imported(tmp_path, [record, record])
+    assert once["redacted"] == twice["redacted"] == {"e-mail": 1}
+
+
+def test_a_secret_in_the_part_of_a_result_that_is_not_shown_is_not_counted(tmp_path: Path):
+    messages = openai_messages()
+    messages[3]["content"] = "x " * 2000 + "bob@example.org" + " x" * 2000
+    _, account = imported(tmp_path, [{"messages": messages}])
+    assert account["redacted"] == {"e-mail": 1}, "that of the instruction"
+
+
+def test_a_placeholder_that_stood_in_a_log_is_never_given_to_a_secret():
+    turn = Exchange((ToolCall("send", {"to": "redacted-e-mail-2"}),), ("sent to bob@example.org",))
+    redactor = Redactor()
+    instruction, (shown,) = redactor.conversation("Mail ann@example.com.", [turn])
+    assert instruction == "Mail redacted-e-mail-1." and shown.results == ("sent to redacted-e-mail-3",)
+    assert redactor.restored({"to": ["redacted-e-mail-1", "redacted-e-mail-2", "redacted-e-mail-3"]}) == {
+        "to": ["ann@example.com", "redacted-e-mail-2", "bob@example.org"]
+    }
+
+
+@pytest.mark.parametrize("written", ["redacted-e-mail-2", "redacted-e-mail-11", "redacted-key-1", "to redacted-e-mail-", "redacted-token"])
+def test_a_placeholder_that_stands_for_nothing_is_not_restored(written: str):
+    redactor = Redactor()
+    redactor.conversation("Mail ann@example.com.", [])
+    with pytest.raises(UsageError, match=f"'{written.split()[-1]}' stands for nothing"):
+        redactor.restored({"a": [{"to": written}]})

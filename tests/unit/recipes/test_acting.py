@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +16,10 @@ from typer.testing import CliRunner
 from dreamgym import cli
 from dreamgym.errors import RunDirError, UsageError
 from dreamgym.logs.export import export_episodes
+from dreamgym.logs.importing import import_logs
 from dreamgym.policy.agent import demonstrations
 from dreamgym.recipes.acting import TrainedPolicy
-from dreamgym.runs.episodes import write_trajectories
+from dreamgym.runs.episodes import read_trajectories, write_trajectories
 from dreamgym.runs.files import read_jsonl
 from dreamgym.tool_calls import ToolCall
 from dreamgym.types import Completion, Request
@@ -81,6 +83,47 @@ def test_placeholders_in_its_calls_are_the_secrets_again(run: Path, monkeypatch:
     monkeypatch.setattr(policy.agent, "poll", lambda: [(0, Completion((), (), (), written, "stop", 0))])
     assert policy.act([{"role": "user", "content": "Write to ann@example.com."}]) == [ToolCall("send", {"to": "ann@example.com"})]
     assert seen == ["Write to redacted-e-mail-1."]
+
+
+@pytest.mark.parametrize("redact", [True, False])
+@pytest.mark.parametrize("written", ["redacted-e-mail-3", "redacted-e-mail-"])
+def test_a_call_with_a_placeholder_that_stands_for_nothing_is_an_error_and_no_call(
+    run: Path, monkeypatch: pytest.MonkeyPatch, redact: bool, written: str
+):
+    policy = TrainedPolicy(run, redact=redact)
+    monkeypatch.setattr(policy.agent, "poll", lambda: [(0, Completion((), (), (), f'send(to="{written}")', "stop", 0))])
+    with pytest.raises(
+        UsageError, match=f"call of send cannot be made: '{written}' stands for nothing in this conversation. Do not make it"
+    ):
+        policy.act([{"role": "user", "content": "Write to ann@example.com."}])
+    asked = [{"role": "user", "content": f"Write to {written}."}]
+    assert policy.act(asked) == [ToolCall("send", {"to": written})], "a log that is redacted already"
+
+
+@pytest.mark.parametrize("system", [True, False])
+def test_a_conversation_has_the_placeholders_of_its_import_whether_or_not_its_system_message_is_given(
+    run: Path, tmp_path: Path, messages: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, system: bool
+):
+    opening = {"role": "system", "content": "Ask admin@example.com."}
+    messages[0]["content"] += " Mail ann@example.com."
+    messages[1]["content"] = "I am bot@example.com."
+    messages[2]["content"] = "bob@example.com"
+    (tmp_path / "log.jsonl").write_text(json.dumps({"id": "one", "messages": [opening, *messages]}))
+    import_logs([tmp_path / "log.jsonl"], tmp_path / "again.jsonl", system=system)
+    (episode,) = read_trajectories(tmp_path / "again.jsonl")
+    policy, seen = TrainedPolicy(run, system=system), list[Any]()
+
+    def resume(task: Any, steps: Any, *, name: str) -> Any:
+        seen.append((task.instruction, [step.next_state.text for step in steps]))
+        return type(policy.agent).resume(policy.agent, task, steps, name=name)
+
+    monkeypatch.setattr(policy.agent, "resume", resume)
+    monkeypatch.setattr(policy.agent, "poll", lambda: [(0, Completion((), (), (), 'send(to="redacted-e-mail-2")', "stop", 0))])
+    calls = policy.act([opening, *messages[:3]])
+    assert seen == [(episode.task.instruction, [episode.transitions[0].next_state.text])]
+    assert calls == [ToolCall("send", {"to": "ann@example.com" if system else "bob@example.com"})]
+    if not system:
+        assert policy.act(messages[:3]) == calls and seen[0] == seen[1]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from outside import worker_threads
 from toy import LOOP, SHARED, shrink, weights
 
 from dreamgym.config import read
+from dreamgym.curriculum.task_curriculum import CurriculumConfig, TaskCurriculum
+from dreamgym.envs import corridor
 from dreamgym.errors import ConfigError, EnvironmentFailure, RunDirError
 from dreamgym.loop import train
 from dreamgym.recipes import train as recipe
@@ -21,7 +23,7 @@ from dreamgym.recipes.config import TrainConfig
 from dreamgym.recipes.phases.collect import Collector
 from dreamgym.recipes.phases.rl import RLPhase
 from dreamgym.runs.files import read_jsonl
-from dreamgym.types import Task, Trajectory
+from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
 
 ASYNC = {
     "exec": {"name": "outside.worker_threads"}, "rl.async_rollouts": True, "rl.learner.old_logprobs": "sampler", "rl.iterations": 4,
@@ -57,8 +59,8 @@ def test_the_next_iterations_rollouts_are_begun_before_the_update_and_collected_
     log: list[str] = []
 
     class Curriculum:
-        def sample(self, n: int, *, ahead: int = 0) -> list[Task]:
-            log.append(f"sample {ahead}")
+        def sample(self, n: int, *, after: Sequence[Task] | None = None) -> list[Task]:
+            log.append("sample" if after is None else f"sample after {len(after)}")
             return [Task("a", "go", "test")] * n
 
         def observe(self, groups: Any) -> dict[str, float]:
@@ -74,13 +76,42 @@ def test_the_next_iterations_rollouts_are_begun_before_the_update_and_collected_
 
     def collect(tasks: Sequence[Task], i: int) -> list[list[Trajectory]]:
         log.append(f"collect {i}")
-        return []
+        return [[Trajectory(str(i), task, "dream", (), success=False)] for task in tasks]
 
     train(
         curriculum=Curriculum(), collect=collect, learner=Learner(), remember=len, start=0, iterations=2, tasks_per_iter=1,
         on_iteration=lambda i, trajectories, metrics: False, prefetch=lambda tasks, i: log.append(f"begin {i} with {len(tasks)}"),
     )  # fmt: skip
-    assert log == ["sample 0", "collect 0", "sample 1", "begin 1 with 1", "update", "collect 1", "update"]
+    assert log == ["sample", "collect 0", "sample after 1", "begin 1 with 1", "update", "sample", "collect 1", "update"]
+
+
+def test_where_rollouts_that_were_begun_are_discarded_the_next_iteration_is_that_of_a_resumed_loop():
+    suite = corridor.make(length=9)
+    tasks = suite.tasks("train", 40)
+
+    def played(start: int, saved: dict[str, Any] | None = None) -> tuple[list[list[str]], dict[str, Any]]:
+        curriculum, used, states = TaskCurriculum(tasks, CurriculumConfig(synthetic_share=0.0), rules=suite.rules), [], []
+        if saved:
+            curriculum.load_state_dict(saved)
+
+        def collect(drawn: Sequence[Task], i: int) -> list[list[Trajectory]]:
+            used.append([task.id for task in drawn])
+            turn = Turn(Transition(Observation("s"), "open", Observation("n"), 1.0, True))
+            return [[Trajectory(str(k), task, "dream", (turn,) * k, success=bool(k)) for k in range(2)] for task in drawn]
+
+        class Still:
+            def update(self, groups: Any) -> dict[str, float]:
+                return {}
+
+        train(
+            curriculum=curriculum, collect=collect, learner=Still(), remember=len, start=start, iterations=3, tasks_per_iter=8,
+            on_iteration=lambda i, trajectories, metrics: states.append(json.loads(json.dumps(curriculum.state_dict()))),
+            prefetch=lambda drawn, i: None,
+        )  # fmt: skip
+        return used, states[0]
+
+    whole, saved = played(0)
+    assert played(1, saved)[0] == whole[1:]
 
 
 @pytest.mark.parametrize(

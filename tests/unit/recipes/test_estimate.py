@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -26,6 +27,8 @@ from dreamgym.recipes.pilot import Pilot
 from dreamgym.recipes.rates import Rates
 from dreamgym.runs.episodes import write_trajectories
 from dreamgym.runs.rundir import RunDir
+from dreamgym.train import sft
+from dreamgym.train.settings import SFTConfig
 
 RATES = Rates(fitted_per_s=1000.0, prompt_per_s=inf, sampled_per_s=500.0)
 PILOT = Pilot(
@@ -216,6 +219,23 @@ def test_the_pilot_counts_the_tokens_that_a_run_reads_within_a_quarter(tmp_path:
         tokens = run.data("experience")["tokens"]
     assert found.experience_tokens * 150 == pytest.approx(tokens, rel=0.25)
     assert found.policy and found.policy.fitted_per_s > 0 and found.policy.sampled_per_s > 0 and found.memory_gb > 0.1
+
+
+def test_a_rate_of_fitting_counts_the_tokens_of_rows_and_not_what_batches_leave_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shrink(monkeypatch)
+    passes, a_pass = 2, list[int]()
+
+    def fitted(model: Any, ids: Any, weights: Any, settings: SFTConfig, *, on_step: Any) -> None:
+        a_pass.append(sum(map(len, ids)))
+        for i in range(passes + 1):
+            on_step(i + 1, i / settings.epochs, {"loss": 1.0})
+            time.sleep(0.1)
+
+    monkeypatch.setattr(sft, "train", fitted)
+    file = tmp_path / "train.toml"
+    file.write_text(f"{SHARED}\n[rl]\n{LOOP}")
+    policy = pilot.measure(read(TrainConfig, file, {"logs.trajectories": 150})).policy
+    assert policy and 0.5 * a_pass[0] / 0.1 < policy.fitted_per_s <= a_pass[0] / 0.1
 
 
 @pytest.mark.parametrize("dream", ["finetuned_chat", "finetuned", "no_model"])

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from toy import command
 
 from dreamgym.config import read
-from dreamgym.errors import ConfigError
+from dreamgym.errors import ConfigError, InvariantError
 from dreamgym.llm import packaged
-from dreamgym.recipes.config import CompareConfig
+from dreamgym.recipes.config import CompareConfig, RunConfig
+from dreamgym.recipes.quickstart import require_work
 from dreamgym.recipes.settings import budget_config, run_name
 
 
@@ -45,3 +48,18 @@ def test_a_quickstart_that_is_not_there_is_refused_by_name(
     code, _, err = command(monkeypatch, capsys, "quickstart", "--model", "smollm2", "--run", tmp_path / "run")
     assert code == 2 and "dreamgym fetch smollm2" in err
     assert not (tmp_path / "run" / "episodes").exists(), "nothing was played before it was refused"
+
+
+@pytest.mark.parametrize(("tasks", "expected"), [(8, False), (16, True)])
+def test_generated_tasks_are_expected_where_an_iteration_has_room_for_one(tasks: int, expected: bool, tmp_path: Path) -> None:
+    file = tmp_path / "few.toml"
+    file.write_text(f"dream = {{tasks_per_iter = {tasks}, probe_every = 0}}")
+    dream = {"curriculum": {}, "replay": {"dream": 5}, "iterations": 32, "probe_steps": 0}
+    lines = [{"phase": "dream", "success": 0.5, "grad_norm": 1.0}]
+    run: Any = SimpleNamespace(data=lambda name: dream, read_jsonl=lambda name: lines, path="run")
+    shared: Any = SimpleNamespace(skipped={})
+    if expected:
+        with pytest.raises(InvariantError, match="the curriculum proposed nothing"):
+            require_work(run, shared, read(RunConfig, file))
+    else:
+        require_work(run, shared, read(RunConfig, file))

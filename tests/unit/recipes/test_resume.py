@@ -33,6 +33,7 @@ from dreamgym.recipes.plan import Loop
 from dreamgym.report.metrics import METRICS
 from dreamgym.runs.rundir import RunDir
 from dreamgym.train import checkpoint, sft
+from dreamgym.train.batch import pad
 from dreamgym.train.settings import SFTConfig
 
 BLOCK = {
@@ -233,6 +234,26 @@ def test_a_baseline_that_was_killed_has_the_curve_and_the_costs_of_an_unbroken_o
     assert found == expected and len(found["curve"]) > 3 and found["real_steps_dev"] == found["curve"][-1]["real_steps"] > 0
     assert all(torch.equal(value, best[name]) for name, value in context.load_experience_model("sft").state_dict().items())
     assert not (run.path / "checkpoints" / "sft.pt").exists()
+
+
+def test_a_baseline_is_measured_after_every_two_passes_over_its_rows(prepared: Prepared, monkeypatch: pytest.MonkeyPatch):
+    run, context = prepared("passes")
+    rows, mark, shown, measured = len(demonstrations(context)[0]), run.mark, 0, dict[float, int]()
+
+    def padded(ids: Any, weights: Any, chosen: Any) -> Any:
+        nonlocal shown
+        shown += len(chosen)
+        return pad(ids, weights, chosen)
+
+    def marked(phase: str, data: Any = None) -> None:
+        if phase == "sft-curve":
+            measured[data["curve"][-1]["epoch"]] = shown
+        mark(phase, data)
+
+    monkeypatch.setattr(sft, "pad", padded)
+    monkeypatch.setattr(run, "mark", marked)
+    converge(run, context)
+    assert len(measured) > 3 and measured == {2.0 * i: 2 * i * rows for i in range(len(measured))}
 
 
 @pytest.mark.parametrize("every_s", [-1.0, 1e9])

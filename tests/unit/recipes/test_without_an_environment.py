@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tool_desk
 from documents import fidelity_keys, fidelity_rows
 from toy import LOOP, SHARED, command, object_in, shrink
 
@@ -23,6 +24,7 @@ from dreamgym.recipes.phases import baselines, uncertified
 from dreamgym.recipes.phases.experience import train_experience
 from dreamgym.recipes.phases.logs import prepare_logs
 from dreamgym.recipes.phases.warm_start import warm_start
+from dreamgym.runs.episodes import write_trajectories
 from dreamgym.runs.rundir import RunDir
 from dreamgym.statistics import wilson
 
@@ -99,7 +101,7 @@ def test_no_policy_is_trained_in_a_dream_in_which_recorded_successes_fail(
     code, out, err = command(monkeypatch, capsys, "train", tmp_path / "run", "eval.uncertified_dreams=6", "--config", file)
     run = RunDir.view(tmp_path / "run")
     assert code == 0 and "3 of 30 recorded successes succeed there too, and 0 of 30 recorded failures; 0 episodes were left out" in out, err
-    (warning,) = (run.summary() or {})["warnings"]
+    warning = (run.summary() or {})["warnings"][0]
     assert "of 30 recorded successes 10 % succeed" in warning and "experience.training.epochs" in warning and warning in err
     assert not any(line["phase"] == "dream" for line in run.read_jsonl("metrics.jsonl"))
     weights = [(run.path / "checkpoints" / name / "model.safetensors").read_bytes() for name in ("warm_start", "dream")]
@@ -171,3 +173,17 @@ def test_converged_imitation_is_never_below_its_warm_start_on_development_tasks(
         agent = context.agent(context.load_policy("sft"))
         rate = success(baselines.evaluate(agent, context.real_env(), dev, max_steps=4, temperature=0.0, seed=7)).value
         assert rate == curve[0]["greedy"] == run.data("sft")["dev_success"]
+
+
+def test_tasks_to_evaluate_on_take_no_training_data_where_there_is_no_environment(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    write_trajectories(tmp_path / "episodes.jsonl", tool_desk.episodes(60))
+    settings = {**SETTINGS, "env": {"name": "tools", "options": {"files": [str(tmp_path / "episodes.jsonl")]}}, "logs": {}}
+    held = []
+    for tasks in (0, 10):
+        config = build(RunConfig, settings | {"eval": {"dev_tasks": 6, "tasks": tasks}})
+        caplog.clear()
+        with RunDir.open(tmp_path / f"run-{tasks}", dump(config)) as run:
+            prepare_logs(run, config)
+            held.append([episode.id for episode in run.read_episodes("held-out")])
+    assert held[0] == held[1] != []
+    assert "eval.tasks = 10 is not used" in caplog.text and "Set eval.tasks = 0" in caplog.text

@@ -26,7 +26,7 @@ from dreamgym.errors import InvariantError
 from dreamgym.recipes import context
 from dreamgym.recipes import train as recipe
 from dreamgym.recipes.config import TrainConfig
-from dreamgym.recipes.factory import start_workers
+from dreamgym.recipes.factory import make_suite, start_workers
 from dreamgym.recipes.phases.logs import prepare_logs
 from dreamgym.runs.files import read_jsonl
 from dreamgym.runs.rundir import RunDir
@@ -133,7 +133,7 @@ def test_workers_killed_in_the_midst_of_a_run_are_replaced_counted_and_change_no
 
 def test_a_run_that_fails_leaves_no_worker_behind(tmp_path: Path):
     config = settings(tmp_path, {**REAL, "env.workers": 2, "env.options": {**OPTIONS, "cursed": "corridor4-1-3-0"}})
-    assert any(task.id == "corridor4-1-3-0" for task in context.make_suite(config).tasks("train", 7))
+    assert any(task.id == "corridor4-1-3-0" for task in make_suite(config).tasks("train", 7))
     with pytest.raises(InvariantError, match=r"'fragile\.house', task 'corridor4-1-3-0': 3 workers in a row died"):
         recipe.run(config, tmp_path / "run", say=lambda text: None)
     assert multiprocessing.active_children() == []

@@ -610,7 +610,7 @@ def test_what_recall_rests_on_is_said_with_what_is_not_used(tmp_path: Path):
     found = {**run.phases, "dream": {**run.phases["dream"], "recall": [agreed, unused, unknown]}}
     texts = sentences.determinism(replace(run, phases=found))
     assert len(texts) == 2 and "100.0 % [99.8, 100.0] of 2,190 exactly; they answer in place of the model" in texts[0]
-    assert texts[1].startswith("Of logged steps that pay or end") and texts[1].endswith("they are not used.")
+    assert texts[1].startswith("Of logged steps that pay or end") and "they are not used: 168 of 205 predictions are wrong" in texts[1]
     one_policy = {**found, "logs": {**found.get("logs", {}), "behaviours": 1}}
     first, *rest = sentences.determinism(replace(run, phases=one_policy))
     assert first.startswith("All logged episodes are by one policy") and rest == texts

@@ -132,7 +132,8 @@ def test_the_weighted_tokens_are_learnt_and_the_others_are_not():
     config = CONFIG.model_copy(update={"epochs": 40.0, "lr": 1e-2})
     losses = train(model, IDS, WEIGHTS, config, segments=NAMES, on_step=lambda step, done, found: first.append(found["loss"]) and None)
     assert losses["loss"] < 0.5 * first[0] and losses["loss_copy"] == pytest.approx(losses["loss"], rel=1e-4)
-    assert losses["steps"] == len(first) == math.ceil(40 * sum(map(len, IDS)) / 64) and not model.training
+    batches = sum(len(sft.one_pass(list(map(len, IDS)), config, seed=0, epoch=epoch)) for epoch in range(40))
+    assert losses["steps"] == len(first) == batches > 40 * sum(map(len, IDS)) / 64 and not model.training
 
 
 def test_the_loss_is_the_weighted_mean_of_the_tokens_losses():
@@ -194,8 +195,8 @@ def test_the_learning_rate_rises_and_then_falls_to_its_least(monkeypatch: pytest
     seen: list[float] = []
     real = sft._set_lr
 
-    def watch(optimiser: torch.optim.Optimizer, config: SFTConfig, done: float) -> None:
-        real(optimiser, config, done)
+    def watch(optimiser: torch.optim.Optimizer, config: SFTConfig, done: float, step: float) -> None:
+        real(optimiser, config, done, step)
         seen.append(optimiser.param_groups[0]["lr"])
 
     monkeypatch.setattr(sft, "_set_lr", watch)
@@ -211,6 +212,23 @@ def test_the_seed_draws_the_order_of_the_sequences():
         train(model := tiny(), IDS, WEIGHTS, CONFIG, seed=seed)
         trained.append(model)
     assert same(trained[0], trained[1]) and not same(trained[0], trained[2])
+
+
+@pytest.mark.parametrize("length", [(8, 20), (40, 40), (90, 130)], ids=["short", "batches half empty", "longer than a batch"])
+@pytest.mark.parametrize("epochs", [1.0, 2.0, 2.5])
+def test_epochs_are_passes_in_which_every_sequence_is_seen_once(length: tuple[int, int], epochs: float, monkeypatch: pytest.MonkeyPatch):
+    rng, seen, dones = np.random.default_rng(0), list[int](), list[float]()
+    lengths = rng.integers(length[0], length[1] + 1, 30).tolist()
+    monkeypatch.setattr(sft, "_step", lambda model, optimiser, batch, segments, config: seen.extend(batch.sequences) or {"loss": 1.0})
+    config = CONFIG.model_copy(update={"epochs": epochs})
+    losses = train(
+        tiny(), [[3] * n for n in lengths], [[1.0] * n for n in lengths], config, on_step=lambda step, done, _: dones.append(done)
+    )
+    for epoch in range(int(epochs)):
+        assert sorted(seen[30 * epoch : 30 * epoch + 30]) == list(range(30)), "once a pass, the long ones too"
+    per_pass = [sft.one_pass(lengths, config, seed=0, epoch=epoch) for epoch in range(3)]
+    steps = sum(map(len, per_pass[: int(epochs)])) + (math.ceil(len(per_pass[2]) / 2) if epochs == 2.5 else 0)
+    assert losses["steps"] == steps == len(dones) and dones == sorted(dones) and dones[0] == 0.0 and dones[-1] < 1.0
 
 
 def test_a_caller_may_stop_early_and_a_clock_does():

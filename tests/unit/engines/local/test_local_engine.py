@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from dreamgym.engines import check_engine
 from dreamgym.engines.local import attention, cpu_attention, llama, native_library
 from dreamgym.engines.local.attention import block_attention
 from dreamgym.engines.local.engine import LocalEngine
 from dreamgym.engines.local.kv_cache import KVCache
 from dreamgym.engines.local.ngram_speculation import NGramSpeculator
 from dreamgym.engines.local.runners import FastRunner, GenericRunner
-from dreamgym.errors import UsageError
+from dreamgym.errors import ConfigError, UsageError
 from dreamgym.llm import tiny
 from dreamgym.types import Completion, Request, Sampling
 
@@ -318,3 +319,28 @@ def test_bfloat16_layers_stay_near_float32(kind: str) -> None:
         for c in generate(engine, prompts(*lengths), max_tokens=8, stop_id=-1, seeds=[(1,), (2,)]):
             assert np.allclose(c.logprobs, plain_logprobs(model, c), atol=0.02)
     assert engine.kv_cache.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("rows", [2, 4, 16])
+def test_keys_and_values_stay_within_their_budget_with_the_spare_row(rows: int) -> None:
+    model = Qwen2ForCausalLM(Qwen2Config(**SHAPE)).eval()
+    a_position = 2 * SHAPE["num_hidden_layers"] * SHAPE["num_key_value_heads"] * 8 * 4  # type: ignore[operator]
+    budget = rows * 448 * a_position
+    engine = LocalEngine(model, tiny.train_tokenizer(["a"], vocab_size=300), max_context=448, cache_bytes=budget)
+    engine.submit([Request([5 + i] * 300, Sampling(148), (i,)) for i in range(20)])
+    held = 0
+    while not held or engine._advance():
+        held = max(held, sum(t.nbytes for t in (*engine.kv_cache.keys, *engine.kv_cache.values)), 1)
+        if len(engine._finished) >= rows:
+            break
+    assert budget / 2 < held <= budget
+
+
+def test_a_context_beyond_a_table_of_positions_is_refused_before_anything_is_sampled() -> None:
+    shape = {"vocab_size": 300, "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 128, "bos_token_id": 1, "eos_token_id": 1}
+    model = GPT2LMHeadModel(GPT2Config(**shape))
+    check_engine({"name": "local", "max_context": 128}, module=model)
+    with pytest.raises(ConfigError, match=r"max_context=256 is beyond the model's table of 128 positions"):
+        check_engine({"name": "local", "max_context": 256}, module=model)
+    rotary = LlamaForCausalLM(LlamaConfig(**SHAPE))
+    check_engine({"name": "local", "max_context": 4096}, module=rotary)  # the small model reads longer states than it was built for

@@ -87,7 +87,7 @@ def test_where_memory_limits_the_rows_a_place_is_filled_before_all_are_free(engi
     lengths = np.random.default_rng(0).choice([4, 8, 100], 64).tolist()
     asked = [Request([20, 30 + i], Sampling(n), (i,)) for i, n in enumerate(lengths)]
     kv_cache = engine.kv_cache
-    kv_cache.cache_bytes = 16 * 128 * 2 * kv_cache.layers * kv_cache.kv_heads * kv_cache.head_dim * kv_cache.dtype.itemsize
+    kv_cache.cache_bytes = (16 + 1) * 128 * 2 * kv_cache.layers * kv_cache.kv_heads * kv_cache.head_dim * kv_cache.dtype.itemsize
     assert kv_cache.most_rows(102) == 16 < engine.max_batch // 8, "as many free rows as an eighth of max_batch there never are"
     passes = 0
     step = engine._step

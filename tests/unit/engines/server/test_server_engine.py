@@ -26,7 +26,7 @@ from dreamgym.policy.agent import Agent
 from dreamgym.policy.templates.markers import Markers
 from dreamgym.rollout import rollout
 from dreamgym.train.batch import sequences_of
-from dreamgym.types import Completion, Request, Sampling, Task
+from dreamgym.types import Completion, Observation, Request, Sampling, Task
 
 PROMPT = [40, 41, 42]
 
@@ -137,6 +137,16 @@ def test_a_chat_server_gives_replies_and_refuses_to_give_tokens(make: Any, serve
     assert engine.doctor()["tokens"].startswith("text only")
 
 
+def test_half_a_character_in_one_chat_becomes_a_question_mark_and_all_chats_are_answered(make: Any, server: FaultServer) -> None:
+    chats = [[{"role": "user", "content": text}] for text in ("good", "a \ud83d mug")]
+    chats += [[{"role": "user", "content": [{"type": "text", "text": "half \ud83d"}]}]]
+    replies = dict(make(dialect="chat", tokenizer=None).replies(chats, max_tokens=9))
+    assert len(replies) == 3 and all(isinstance(reply, str) for reply in replies.values())
+    assert replies[0] == "You said good" and replies[1] == "You said a ? mug"
+    sent = [payload["messages"][0]["content"] for payload in server.payloads("/v1/chat/completions")]
+    assert [{"type": "text", "text": "half ?"}] in sent
+
+
 LIMITED = {"type": "object", "properties": {"maxLength": {"type": "string", "maxLength": 90}, "lines": {"type": "array", "maxItems": 3}}}
 UNLIMITED = {"type": "object", "properties": {"maxLength": {"type": "string"}, "lines": {"type": "array"}}}
 
@@ -216,6 +226,21 @@ def test_an_agent_acts_through_a_server_and_its_episode_is_a_training_row(make: 
     assert episode.success and [t.action for t in episode.transitions] == ["right", "right", "open"]
     (row,) = sequences_of(episode, 0)
     assert sum(row.mask) == sum(len(turn.completion.ids) for turn in episode.turns if turn.completion)
+
+
+def test_of_the_first_prompts_too_the_long_one_alone_fails(make: Any, server: FaultServer) -> None:
+    """Before any request, when how long the server's context is has not been asked."""
+    tokenizer = tiny.train_tokenizer(["right open room"] * 9, vocab_size=400, special=MARKERS)
+    ids = {marker: tiny.special_id(tokenizer, marker) for marker in (*MARKERS, END)}
+    server.encode = lambda text: tiny.encode(tokenizer, text)
+    engine = make(tokenizer=tokenizer)
+    agent = Agent(engine, Markers(Vocabulary(engine.encode, engine.decode, ids)), corridor.make().rules, max_reply_tokens=4)
+    tasks = [Task(f"t{i}", "right " * n, "corridor") for i, n in enumerate((1, 1000, 2))]
+    tickets = agent.submit(agent.begin(tasks, name="n"), [Observation("room")] * 3, temperature=1.0, seeds=[(0,), (1,), (2,)])
+    done: dict[int, Completion] = {}
+    while len(done) < 3:
+        done |= dict(agent.poll())
+    assert [done[ticket].finish_reason == "overflow" for ticket in tickets] == [False, True, False]
 
 
 def test_another_tokenizer_is_found_out_before_anything_is_sampled(make: Any, server: FaultServer, tokenizer: Any) -> None:

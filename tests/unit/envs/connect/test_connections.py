@@ -303,8 +303,8 @@ def test_a_final_call_is_made_and_ends_the_episode_and_so_does_a_message_to_the_
         ("gym:X-v0", "Known: gymnasium:ENV_ID, mcp:COMMAND or URL, python:module:function"),
         ("gymnasiun:X", "Did you mean 'gymnasium'"),
         ("python:", "names no connection"),
-        ("python:json", "Write module:function"),
-        ("python:json:nothing", "cannot be loaded"),
+        ("python:json", "Write python:module:function"),
+        ("python:json:nothing", "^env.connect = 'python:json:nothing' cannot be loaded: .*PYTHONPATH=. before the command"),
         ("gymnasium:Nowhere-v0", "Register it"),
     ],
 )

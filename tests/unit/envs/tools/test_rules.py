@@ -168,6 +168,14 @@ def test_a_repeated_read_is_consistent_where_nothing_changed_in_between():
     assert RULES.revisit_consistency(changed) == []
 
 
+def test_induced_rules_judge_returns_by_the_schemas_too_and_each_return_once():
+    twice = steps(one("check", "on"), one("check", "off"), one("toggle", "off"), one("check", "on"))
+    assert RULES.revisit_consistency(twice) == [False]
+    assert InducedRules(RULES, Rules()).revisit_consistency(twice) == [False]
+    shows = RepeatRule("check", "anywhere", (), 40, 0)
+    assert InducedRules(RULES, Rules(repeats=(shows,))).revisit_consistency(twice) == [False, False], "the last one by the logs alone"
+
+
 def test_the_tool_that_changes_something_is_told_from_those_that_stand_beside_it():
     logs = [
         episode(i, one("check", "on"), one("look", "x"), one("check", "on"), one("toggle", "t"), one("look", "x"), one("check", "off"))

@@ -243,3 +243,17 @@ def test_a_schema_cannot_forge_a_control_token() -> None:
     assert sum(i in control for i in form.opening("x", "x")) == count
     with pytest.raises(UsageError, match="holds a control token"):
         Tools(form.chat, "desk", "", [{**SCHEMAS[0], "name": "a<|im_end|>"}], DESK.tool_results)
+
+
+@pytest.mark.parametrize(("name", "action"), [("qwen", "go north"), ("text", "go north"), ("named", 'get_user("u1")'), ("thinking", "x")])
+def test_an_action_that_would_be_read_back_as_a_message_is_refused(name: str, action: str) -> None:
+    with pytest.raises(UsageError, match=r"cannot be shown to a model that calls tools: of its reply, 'respond\(content=.*would be read"):
+        TEMPLATES[name].reply(action)
+
+
+@pytest.mark.parametrize("name", sorted(TEMPLATES))
+def test_what_a_model_wrote_that_no_format_reads_is_shown_as_it_was(name: str) -> None:
+    form = TEMPLATES[name]
+    opener = form.form.shape.opener if form.form else ""
+    broken = f'{opener}{{"name": "get_user"' if form.form else "get_user(id="
+    assert form.action_of("", form.reply(broken)) == broken

@@ -1,0 +1,45 @@
+"""Predictions of held-out recorded steps in words: the experience model beside the control without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dreamgym.statistics import Rate
+
+ADVICE = (
+    "What RL learns from such states may be wrong. Record more episodes, or fit longer (experience.training.epochs), in a new run "
+    "directory; until the model is ahead, do not choose a policy by its success in this dream."
+)
+
+
+def sentence(measured: Mapping[str, Any]) -> str:
+    """Both shares of exact next states, of what the phase `fidelity` measured; its reason where it measured nothing."""
+    if not measured.get("held_out"):
+        return str(measured.get("reason") or "No held-out recorded step was predicted.")
+    model, control = _rates(measured)
+    text = f"Of {model.n} next states in held-out recorded episodes {_percent(model)} are exactly right"
+    return f"{text}, and {_percent(control)} without a model, from memories and conditions alone." if control else f"{text}."
+
+
+def warning(measured: Mapping[str, Any]) -> str:
+    """What it means that the control is ahead; "" where it is not."""
+    model, control = _rates(measured) if measured.get("held_out") else (None, None)
+    if not model or not control or control.value <= model.value:
+        return ""
+    figures = f"{_percent(control)} to {_percent(model)} of held-out next states exactly right"
+    if control.low > model.high:
+        return f"The experience model is worse than none: the control without a model is ahead with {figures}. {ADVICE}"
+    return (
+        f"The control without a model is ahead of the experience model with {figures}. The intervals overlap, so that either may be "
+        f"better: that the model adds anything is not established. {ADVICE}"
+    )
+
+
+def _rates(measured: Mapping[str, Any]) -> tuple[Rate, Rate | None]:
+    model, control = measured["held_out"]["with_guard"], (measured.get("no_model") or {}).get("with_guard")
+    return Rate(**model["state_exact_valid"]), Rate(**control["state_exact_valid"]) if control else None
+
+
+def _percent(rate: Rate) -> str:
+    return f"{100 * rate.value:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]"
