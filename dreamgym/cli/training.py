@@ -36,14 +36,14 @@ def train(
 ) -> None:
     """Train a policy in any environment, from its scripted policies or from files of logs."""
     from dreamgym.recipes.factory import checked_suite
-    from dreamgym.recipes.inputs import located
+    from dreamgym.recipes.inputs import located, read_again
     from dreamgym.recipes.settings import train_settings
 
     settings = train_settings(run, config, [*(overrides or ()), *([f'mode="{mode}"'] if mode else [])])
     own = located(settings, run)
     suite = checked_suite(own, acts=not dry_run)  # whatever is wrong in the settings is found before torch is imported
     if dry_run:
-        estimate_first(run, [own], dry_run, as_json)
+        estimate_first(run, [read_again(own, run, suite)], dry_run, as_json)
         return
     from dreamgym import report
     from dreamgym.recipes import train as recipe
@@ -76,6 +76,7 @@ def compare(
     from dreamgym.recipes import comparison, gains
     from dreamgym.recipes.config import CompareConfig
     from dreamgym.recipes.factory import checked_suite
+    from dreamgym.recipes.inputs import located, read_again, seed_that_reads
     from dreamgym.recipes.settings import changes_of_seeds, read, require_plugins
     from dreamgym.runs.files import reading
     from dreamgym.runs.rundir import RunDir, require_place_for_runs
@@ -89,19 +90,21 @@ def compare(
     if overrides and not config:
         raise UsageError(f"'{overrides[0]}' is no run directory. Settings change a configuration: give --config FILE too.")
     settings = read(CompareConfig, config, changes_of_seeds(overrides)) if config else None
+    folder, planned = out or Path("runs") / (config.stem if config else ""), list[CompareConfig]()
     if settings:
         require_plugins(settings)
-        checked_suite(settings, acts=not dry_run)
+        seed = seed_that_reads(settings, folder)
+        own = located(settings, seed)
+        planned = [read_again(own, seed, checked_suite(own, acts=not dry_run))]
     for one in runs:
         if not (one / "compare.json").is_file() and not any(one.glob("seed-*")):
             RunDir.view(one)
     if dry_run and not settings:
         raise UsageError("--dry-run says what training would take: give --config FILE, and no finished runs.")
-    folder = out or Path("runs") / (config.stem if config else "")
     if settings and not dry_run:
         require_place_for_runs(folder)
     if settings:
-        if not estimate_first(folder, [settings], dry_run, as_json):
+        if not estimate_first(folder, planned, dry_run, as_json):
             return
         from dreamgym.recipes import compare as recipe
 
@@ -170,14 +173,16 @@ def transfer(
     """Train in the dream of each environment, and try every policy and experience model in the others (the paper's Figure 3)."""
     from dreamgym.recipes import transfer as recipe
     from dreamgym.recipes.config import TrainConfig
+    from dreamgym.recipes.inputs import located
     from dreamgym.recipes.settings import read
     from dreamgym.runs.rundir import require_place_for_runs
 
     settings = [read(TrainConfig, config) for config in configs]
-    recipe.check(settings, all_in_one=universal)
+    recipe.check(settings, out, all_in_one=universal)
+    own = [located(one, out / one.env.name) for one in settings]
     if not dry_run:
         require_place_for_runs(out)
-    if not estimate_first(out, settings, dry_run, as_json, held_out=held_out, transfer=True, universal=universal):
+    if not estimate_first(out, own, dry_run, as_json, held_out=held_out, transfer=True, universal=universal):
         return
     found = recipe.run(settings, out, held_out=held_out, all_in_one=universal, say=_say)
     _show_table(found, recipe.title(found), recipe.rows(found), as_json)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dreamgym.envs.tools.conversation import START, Exchange, Limits, extend
 from dreamgym.envs.tools.shortening import shorten_arguments, shorten_result, shorten_text
@@ -15,7 +15,7 @@ from dreamgym.logs.redaction import Redactor
 from dreamgym.tool_calls import ToolCall, action_of, respond
 from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
 
-UNANSWERED = "calls without a result"
+UNANSWERED, UNASKED = "calls without a result", "results without a call"
 HOLLOW = "episodes most of whose calls have no result"
 """What would be left of such an episode is words: an outcome without what led to it."""
 
@@ -62,12 +62,13 @@ def trajectory(
 
 def task_and_turns(episode: LoggedEpisode, account: Account, *, system: bool) -> tuple[str, Sequence[Message]]:
     """The instruction, "" where there is none, and the messages from the agent's first turn on."""
-    start = next((i for i, message in enumerate(episode.messages) if message.role == "user" and message.text.strip()), None)
+    messages = _without_refused(episode.messages, account)
+    start = next((i for i, message in enumerate(messages) if message.role == "user" and message.text.strip()), None)
     begin = 0 if episode.instruction or start is None else start
-    early = sum(message.role == "agent" for message in episode.messages[:begin])
+    early = sum(message.role == "agent" for message in messages[:begin])
     account.drop("agent messages before the task", early)
-    opening, rest = _opening(episode.messages[begin:])
-    system_text = "\n".join(message.text for message in episode.messages if message.role == "system" and message.text.strip())
+    opening, rest = _opening(messages[begin:])
+    system_text = "\n".join(message.text for message in messages if message.role == "system" and message.text.strip())
     account.drop("system texts (--system keeps them)", int(bool(system_text) and not system))
     return "\n".join(filter(None, [system_text if system else "", episode.instruction, opening])).strip(), rest
 
@@ -108,8 +109,21 @@ def exchanges(messages: Sequence[Message], account: Account) -> list[Exchange]:
             found[-1] = Exchange(before.calls, before.results, "\n".join(filter(None, [before.user_text, *user_texts])))
         else:
             account.drop("user messages after a call without a result", len(user_texts))
-    account.drop("results without a call", sum(map(len, results.values())))
+    account.drop(UNASKED, sum(map(len, results.values())))
     return found
+
+
+def _without_refused(messages: Sequence[Message], account: Account) -> list[Message]:
+    """The messages without calls that are refused and what these returned. Of an id that comes again each result answers one call, in their
+    order."""
+    refused, kept = defaultdict[str, list[bool]](list), list[Message]()
+    for call in (call for message in messages for call in message.calls):
+        refused[call.id].append(call.refused)
+    for message in messages:
+        results = tuple(one for one in message.results if not (refused[one.call_id] and refused[one.call_id].pop(0)))
+        account.drop(UNASKED, len(message.results) - len(results))
+        kept.append(replace(message, calls=tuple(call for call in message.calls if not call.refused), results=results))
+    return kept
 
 
 def _note_shortened(exchange: Exchange, account: Account) -> None:

@@ -18,11 +18,13 @@ EXAMPLES = 3  # places that are named for each reason
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tool call as logged. `arguments` are JSON values by name, or the text where it was no JSON object."""
+    """A tool call as logged. `arguments` are JSON values by name, or the text where it was no JSON object. A call is `refused` where no
+    action could hold it: it is left out with its result, which answers no other call."""
 
     id: str
     name: str
     arguments: Mapping[str, Any] | str
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from dreamgym.engines import build_engine, check_engine
 from dreamgym.envs.base import TextRules
-from dreamgym.errors import ConfigError
+from dreamgym.errors import ConfigError, UsageError
 from dreamgym.llm import backbones, tiny
 from dreamgym.llm.chat_format import ChatFormat
 from dreamgym.llm.vocabulary import Vocabulary
@@ -20,7 +20,7 @@ from dreamgym.policy.templates.chat import Chat
 from dreamgym.policy.templates.markers import Markers
 from dreamgym.policy.templates.tools import Tools
 from dreamgym.protocols import LLM
-from dreamgym.types import Trajectory
+from dreamgym.types import Action, Trajectory
 
 
 class Policies:
@@ -81,6 +81,16 @@ class Policies:
     def demonstrations(self, episode: Trajectory) -> list[tuple[list[int], list[float]]]:
         """A logged episode as rows of token ids and their weights in training: one, unless a window cuts it."""
         return demonstrations(episode, self.template, self.rules, window=self.block.window)
+
+    def unwritable(self, episode: Trajectory) -> Action | None:
+        """The first action of an episode that the template cannot write, so that `demonstrations` refuses the episode; None for none."""
+        for step in episode.transitions:
+            action = self.rules.view(step.state).refer(step.action)
+            try:
+                self.template.reply(action)
+            except UsageError:
+                return step.action
+        return None
 
 
 def check_policy(block: PolicyConfig, rules: TextRules, *, device: str = "cpu", temperature: float = 1.0) -> int:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from dreamgym.envs.base import EnvSuite
 from dreamgym.errors import RunDirError, UsageError
-from dreamgym.recipes.config import SharedConfig
+from dreamgym.recipes.config import BaselineConfig, SharedConfig
 from dreamgym.recipes.factory import make_suite
 from dreamgym.runs.files import copy_atomic, digest
 from dreamgym.runs.rundir import MARKER, PHASES, RunDir
@@ -70,6 +70,31 @@ def located(config: S, path: Path) -> S:
     return config.model_copy(update={"env": config.env.model_copy(update={"options": _placed("", config.env.options, places)})})
 
 
+def read_again(config: S, path: Path, suite: EnvSuite) -> S:
+    """The configuration for who reads the logs of the run at `path` again, with the run's own episodes in place of `logs.files`. It is as
+    given where the run has none yet, or where the suite would translate them a second time."""
+    logs = _logs(path)
+    if not config.logs.files or not logs:
+        return config
+    if any(suite.recorded(episode) != episode for episode in RunDir.view(path).read_episodes("logs")[:1]):
+        return config
+    names = ("logs", "held-out") if logs.get("held_out") else ("logs",)
+    files = tuple(path / "episodes" / f"{name}.jsonl" for name in names)
+    return config.model_copy(update={"logs": config.logs.model_copy(update={"files": files})})
+
+
+def as_stored(config: S, path: Path) -> S:
+    """The configuration of the run at `path` with the options that its config.toml has, which was `located` to open it."""
+    env = RunDir.view(path).config.get("env")
+    return config.model_copy(update={"env": config.env.model_copy(update={"options": env.get("options", {})})}) if env else config
+
+
+def seed_that_reads(config: BaselineConfig, folder: Path) -> Path:
+    """The run of a comparison in `folder` that still has to read its files; the first one, with its copies, where none has to."""
+    seeds = [folder / f"seed-{seed}" for seed in config.seeds]
+    return next((seed for seed in seeds if not _record(seed)), seeds[0])
+
+
 def suite_of(path: Path, config: SharedConfig) -> EnvSuite:
     """The environment suite of a run, from its `located` configuration. UsageError says where a run of an older version is to be
     opened, if a file is not found."""
@@ -89,8 +114,7 @@ def suite_of(path: Path, config: SharedConfig) -> EnvSuite:
 
 def _kept(path: Path) -> bool:
     """Whether the run at `path` has a record of its files. Older versions wrote none."""
-    run = RunDir.view(path)
-    return run.done("logs") and "inputs" in run.data("logs")
+    return "inputs" in _logs(path)
 
 
 def _entry(option: str, file: Path) -> dict[str, Any]:
@@ -98,11 +122,16 @@ def _entry(option: str, file: Path) -> dict[str, Any]:
 
 
 def _record(path: Path) -> list[dict[str, Any]]:
-    if not (path / MARKER).is_file():
-        return []
-    run = RunDir.view(path)
-    record: list[dict[str, Any]] = run.data("logs").get("inputs", []) if run.done("logs") else []
+    record: list[dict[str, Any]] = _logs(path).get("inputs", [])
     return record
+
+
+def _logs(path: Path) -> dict[str, Any]:
+    """What the phase `logs` of the run at `path` left; nothing while it is not finished."""
+    if not (path / MARKER).is_file():
+        return {}
+    run = RunDir.view(path)
+    return run.data("logs") if run.done("logs") else {}
 
 
 def _placed(name: str, value: Any, places: Mapping[tuple[str, Path], str]) -> Any:

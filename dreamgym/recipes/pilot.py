@@ -121,6 +121,9 @@ def measure(config: Planned) -> Pilot:
 
 def _measured(pilot: Pilot, context: RunContext, config: Planned) -> Pilot:
     """The pilot with the tokens of its episodes and the rates of its models."""
+    from dreamgym.recipes.phases.warm_start import showable
+
+    context = replace(context, logs=showable(context, context.logs)[0] or context.logs)  # what a run leaves out ends no estimate
     rows, dreamed = _experience_rows(context)
     acted: list[Row] = [row for t in context.logs if t.turns for row in context.policies.demonstrations(t)]
     n = len(context.logs)

@@ -119,7 +119,8 @@ def require_work(run: RunDir, shared: RunContext, config: RunConfig) -> None:
         problems.append("no dream iteration had a gradient: every group was all success or all failure")
     if config.dream.iterations and not dream["replay"]["dream"]:
         problems.append("the replay buffer did not grow: no dreamed transition passed the guard")
-    invents = config.dream.curriculum.synthetic_share and "curriculum.synthetic_share" not in config.unread(config.dream)
+    has_room = int(config.dream.tasks_per_iter * config.dream.curriculum.synthetic_share) > 0  # also where no refill was needed
+    invents = has_room and "curriculum.synthetic_share" not in config.unread(config.dream)
     if invents and config.dream.iterations and not dream["curriculum"].get("proposed"):
         problems.append("the curriculum proposed nothing: no group had any variance of returns")
     if "probes" not in shared.skipped and 0 < config.dream.probe_every <= dream["iterations"] and not dream["probe_steps"]:

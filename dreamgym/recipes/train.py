@@ -78,7 +78,8 @@ def run(
             measure_recorded(directory, shared)
             dream_uncertified(directory, shared, ["warm_start", *names])
             summary |= {phase: directory.data(phase) for phase in ("repeated", "fidelity", "uncertified") if directory.done(phase)}
-            summary["recall"] = recall.account(directory.data(names[0]).get("recall", ()))
+            off = ["recalled: nothing, because experience.recall = false"] if config.experience.settings.get("recall") is False else []
+            summary["recall"] = off or recall.account(directory.data(names[0]).get("recall", ()))
         if not shared.suite.has_env:  # honest findings of such a run, which no environment could have prevented
             warnings = filter(None, [_without_gradient(directory, config), held_out.warning(summary.get("fidelity", {}))])
             for warning in warnings:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.errors import ConfigError, RunDirError
+from dreamgym.recipes import inputs
 from dreamgym.recipes import summary as tables
 from dreamgym.recipes.config import TrainConfig
 from dreamgym.recipes.factory import TASK_SEED, checked_suite, shared_tokenizer, start_workers
@@ -27,15 +28,15 @@ POLICIES = ("warm_start", "dream")
 UNIVERSAL = "universal"
 
 
-def check(configs: Sequence[TrainConfig], *, all_in_one: bool = False) -> None:
-    """Whatever is wrong in one of the configurations, or does not fit the others, before anything is trained. `all_in_one`: a universal
-    model is fitted too."""
+def check(configs: Sequence[TrainConfig], path: Path | None = None, *, all_in_one: bool = False) -> None:
+    """Whatever is wrong in one of the configurations, or does not fit the others, before anything is trained. `path` is the folder of the
+    transfer, whose runs keep their files; `all_in_one`: a universal model is fitted too."""
     names = [config.env.name for config in configs]
     if len(names) < 2 or len(set(names)) < len(names):
         raise ConfigError(f"A transfer needs two or more environments of different names, not {names}.")
     for config in configs:
         require_plugins(config)
-        checked_suite(config)
+        checked_suite(inputs.located(config, path / config.env.name) if path else config)
         if config.mode != "dream" or not config.experience.fitted or config.exec:
             raise ConfigError(
                 f"env {config.env.name}: a transfer takes policies that are trained in the dream of a fitted model, in this process. Set "
@@ -64,12 +65,12 @@ def run(
     """All runs and all pairs; writes `transfer.json` and `transfer.md` into `path` and returns what they say. The same call goes on where
     it was. `held_out` are the real episodes of each environment on which next states are predicted. `all_in_one` adds a universal
     experience model."""
-    check(configs, all_in_one=all_in_one)
+    check(configs, path, all_in_one=all_in_one)
     from dreamgym.recipes import context, train, universal
 
     tokenizer = None
     if not all((path / config.env.name / "checkpoints" / "tokenizer").is_dir() for config in configs):
-        tokenizer = _tokenizer(configs)
+        tokenizer = _tokenizer([inputs.located(config, path / config.env.name) for config in configs])
     for config in configs:
         say(f"{config.env.name}: its own logs, experience model, warm start and dream")
         train.run(config, path / config.env.name, tokenizer=tokenizer, say=say)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dreamgym.config import dump
-from dreamgym.recipes import factory
+from dreamgym.recipes import factory, inputs
 from dreamgym.recipes.config import SharedConfig
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases.experience import experience_rows
@@ -33,7 +33,8 @@ def train(contexts: Mapping[str, RunContext], path: Path) -> dict[str, RunContex
             experience_checkpoint="experience",  # and not the one that the run refreshed
             verifier_checkpoint=str(context.checkpoint(context.verifier_checkpoint).absolute()),  # of the run: nothing fits one here
         )
-    with RunDir.open(path, "\n".join(f"[environments.{i}]\n{_within(one.config, i)}" for i, one in enumerate(named.values()))) as run:
+    stored = [inputs.as_stored(one.config, contexts[name].path) for name, one in named.items()]  # so that the folder can be moved
+    with RunDir.open(path, "\n".join(f"[environments.{i}]\n{_within(config, i)}" for i, config in enumerate(stored))) as run:
         if not run.done("experience"):
             rows = [row for one in named.values() for row in experience_rows(one, factory.replay_in_memory(one))]  # Eq. 5, mixed
             first = next(iter(contexts.values()))

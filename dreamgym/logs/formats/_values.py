@@ -75,15 +75,15 @@ def content(value: Any, account: Account) -> str:
     return "\n".join(one for one in found if one)
 
 
-def call(name: Any, arguments: Any, call_id: Any, account: Account) -> Call | None:
-    """A tool call; None, and an account of it, where an action could not have its name, or a number of its arguments, such as 1e999."""
+def call(name: Any, arguments: Any, call_id: Any, account: Account) -> Call:
+    """A tool call; refused, with an account of it, where an action could not have its name, or a number of its arguments, such as 1e999."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         account.drop("calls without a usable tool name", detail=repr(name))
-        return None
+        return Call(text(call_id), "", {}, refused=True)
     given = arguments_of(arguments, account)
     if not _sound(given):
         account.drop("calls whose arguments no JSON can hold", detail=name)
-        return None
+        return Call(text(call_id), name, {}, refused=True)
     return Call(text(call_id), name, given)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dreamgym.logs.formats import _values as values
-from dreamgym.logs.records import Account, Call, LoggedEpisode, Message, Result
+from dreamgym.logs.records import Account, LoggedEpisode, Message, Result
 
 BLOCKS = ("tool_use", "tool_result", "thinking")
 
@@ -52,9 +52,8 @@ def message_of(one: dict[str, Any], account: Account) -> Message | None:
     content = values.content(one.get("content"), account)
     blocks = values.tables(one.get("content")) if isinstance(one.get("content"), list) else []
     if one.get("role") == "assistant":
-        given = (values.call(b.get("name"), b.get("input"), b.get("id"), account) for b in blocks if b.get("type") == "tool_use")
-        calls: tuple[Call, ...] = tuple(filter(None, given))
-        return Message("agent", content, calls)
+        calls = (values.call(b.get("name"), b.get("input"), b.get("id"), account) for b in blocks if b.get("type") == "tool_use")
+        return Message("agent", content, tuple(calls))
     if one.get("role") in ("user", "tool"):
         results = tuple(
             Result(values.text(b.get("tool_use_id")), values.content(b.get("content"), account))

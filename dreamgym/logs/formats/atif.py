@@ -52,7 +52,7 @@ def _step(step: dict[str, Any], role: Role, account: Account) -> Iterator[Messag
         account.drop("thinking of the agent")
     given = values.tables(step.get("tool_calls")) if role == "agent" else []
     calls = [values.call(one.get("function_name"), one.get("arguments"), one.get("tool_call_id"), account) for one in given]
-    yield Message(role, values.content(step.get("message"), account), tuple(filter(None, calls)))
+    yield Message(role, values.content(step.get("message"), account), tuple(calls))
     for one in values.tables(values.table(step.get("observation")).get("results")):
         content = values.content(one.get("content"), account)
         if one.get("source_call_id") is not None:

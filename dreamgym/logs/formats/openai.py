@@ -37,7 +37,7 @@ class OpenAIFormat:
             if not found:
                 account.drop("records without messages")
                 continue
-            account.drop(values.NO_OBJECTS, sum(values.no_objects(unit.get(column)) for columns in COLUMNS for column in columns))
+            account.drop(values.NO_OBJECTS, sum(values.no_objects(unit.get(column)) for column in _columns(unit)))
             yield episode(unit, messages_of(found, account))
 
 
@@ -82,10 +82,10 @@ def messages_of(found: Sequence[dict[str, Any]], account: Account) -> Iterator[M
             for given in _calls(one) if role == "agent" else ():
                 inner = next((given[kind] for kind in ("function", "custom") if isinstance(given.get(kind), dict)), given)
                 arguments = values.first(inner.get(key) for key in ("arguments", "input"))
-                calls += filter(None, [values.call(inner.get("name"), arguments, given.get("id"), account)])
+                calls.append(values.call(inner.get("name"), arguments, given.get("id"), account))
             if role == "agent" and isinstance(old := one.get("function_call"), dict):
                 legacy[values.text(old.get("name"))] = f"function_call/{i}"
-                calls += filter(None, [values.call(old.get("name"), old.get("arguments"), f"function_call/{i}", account)])
+                calls.append(values.call(old.get("name"), old.get("arguments"), f"function_call/{i}", account))
             content = values.content(one.get("content"), account) or values.text(one.get("refusal"))
             yield Message(role, content, tuple(calls))
 
@@ -108,14 +108,18 @@ def _kinds(message: dict[str, Any]) -> list[str]:
 
 
 def _messages(unit: dict[str, Any]) -> list[dict[str, Any]]:
-    joined = ([one for column in columns for one in values.tables(unit.get(column))] for columns in COLUMNS)
-    return next(filter(None, joined), [])
+    return [one for column in _columns(unit) for one in values.tables(unit.get(column))]
+
+
+def _columns(unit: dict[str, Any]) -> tuple[str, ...]:
+    """The columns that the messages of a record are read from; () where none has any."""
+    return next((columns for columns in COLUMNS if any(values.tables(unit.get(column)) for column in columns)), ())
 
 
 def _calls(message: dict[str, Any]) -> list[dict[str, Any]]:
     """The calls of a message; verifiers writes each as a JSON string."""
     found = values.parsed(message.get("tool_calls"))
-    return [call for one in found if isinstance(call := values.parsed(one), dict)] if isinstance(found, list) else []
+    return [values.table(one) for one in found] if isinstance(found, list) else []
 
 
 def make() -> OpenAIFormat:

@@ -80,10 +80,9 @@ def _messages(unit: dict[str, Any], items: Sequence[dict[str, Any]], account: Ac
         role = ROLES.get(values.text(item.get("role")))
         if kind in CALLS:
             call_id = values.text(values.first([item.get("call_id"), item.get("id")]))
-            if call := values.call(item.get("name"), item.get(CALLS[kind]), call_id, account):
-                calls.append(call)
-                if kind == "mcp_call":
-                    results.append(Result(call_id, values.content(values.first([item.get("output"), item.get("error")]), account)))
+            calls.append(values.call(item.get("name"), item.get(CALLS[kind]), call_id, account))
+            if kind == "mcp_call":
+                results.append(Result(call_id, values.content(values.first([item.get("output"), item.get("error")]), account)))
         elif kind in RESULTS:
             yield from flushed()
             yield Message("tool", results=(Result(values.text(item.get("call_id")), values.content(item.get("output"), account)),))

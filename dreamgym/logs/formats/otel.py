@@ -108,7 +108,7 @@ def _parts(message: dict[str, Any], account: Account) -> Iterator[Message]:
     calls, results, content_parts = list[Call](), list[Result](), list[Any]()
     for part in parts:
         if part.get("type") == "tool_call":
-            calls += filter(None, [values.call(part.get("name"), part.get("arguments"), part.get("id"), account)])
+            calls.append(values.call(part.get("name"), part.get("arguments"), part.get("id"), account))
         elif part.get("type") == "tool_call_response":
             response = values.first([part.get("response"), part.get("result")])
             results.append(Result(values.text(part.get("id")), values.content(response, account)))
@@ -143,7 +143,7 @@ def _openai(one: dict[str, Any]) -> dict[str, Any]:
 
 def _from_tool_spans(spans: Sequence[Span], account: Account) -> Iterator[Message]:
     """Episodes whose model spans hold no messages: a task, then a call and its output a tool span."""
-    pending: list[Call] = []
+    pending: Call | None = None
     for i, span in enumerate(spans):
         found = span["attributes"]
         task = found.get("gen_ai.prompt")
@@ -159,15 +159,14 @@ def _from_tool_spans(spans: Sequence[Span], account: Account) -> Iterator[Messag
         arguments = values.first(found.get(key) for key in ARGUMENTS)
         call_id = values.text(found.get("gen_ai.tool.call.id")) or f"span {i}"
         if not is_tool:
-            pending = [one for one in [values.call(name, arguments, call_id, account)] if one]
-            if pending:
-                yield Message("agent", calls=tuple(pending))
+            pending = values.call(name, arguments, call_id, account)
+            yield Message("agent", calls=(pending,))
             continue
-        if pending and pending[0].name == name and arguments is None:  # the model span before it has the arguments
-            call_id = pending[0].id
-        elif one := values.call(name, arguments, call_id, account):
-            yield Message("agent", calls=(one,))
-        pending = []
+        if pending and pending.name == name and arguments is None:  # the model span before it has the arguments
+            call_id = pending.id
+        else:
+            yield Message("agent", calls=(values.call(name, arguments, call_id, account),))
+        pending = None
         yield Message("tool", results=(Result(call_id, values.text(output)),))
 
 

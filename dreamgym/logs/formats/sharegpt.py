@@ -1,8 +1,8 @@
 """ShareGPT conversations: `conversations` of `{"from", "value"}`, with calls as LLaMA-Factory writes them (`function_call` and
 `observation`, `tools` and `system` beside them) or as Hermes function calling does (`<tool_call>` and `<tool_response>` in the texts).
 
-Nothing has an id: results answer the calls of the agent's turn before them, in their order. Turns of the agent that follow each other are
-one turn, whose calls were made together.
+Nothing has an id: results answer the calls of the agent's turn before them in their order, also those that are refused. Turns of the agent
+that follow each other are one turn, whose calls were made together.
 
 Sources: https://llamafactory.readthedocs.io/en/latest/getting_started/data_preparation.html and
 https://huggingface.co/datasets/NousResearch/hermes-function-calling-v1
@@ -10,8 +10,12 @@ https://huggingface.co/datasets/NousResearch/hermes-function-calling-v1
 
 from __future__ import annotations
 
+import ast
+import json
 import re
+import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from dreamgym.logs.formats import _values as values
@@ -42,18 +46,23 @@ class ShareGPTFormat:
 
     def read(self, units: Sequence[dict[str, Any]], account: Account) -> Iterator[LoggedEpisode]:
         for unit in units:
-            turns = _turns(unit)
-            if not turns:
+            column, turns = _column(unit), _turns(unit)
+            if column is None:
                 account.drop("records without messages")
                 continue
-            account.drop(values.NO_OBJECTS, sum(values.no_objects(unit.get(column)) for column in COLUMNS))
+            account.drop(values.NO_OBJECTS, values.no_objects(unit[column]))
             system = values.content(unit.get("system"), account)
             yield episode(unit, [*([Message("system", system)] if system else []), *_messages(turns, account)])
 
 
 def _turns(unit: dict[str, Any]) -> list[dict[str, Any]]:
-    columns = (values.tables(unit.get(column)) for column in COLUMNS)
-    return next((turns for turns in columns if any({"from", "value"} <= one.keys() for one in turns)), [])
+    column = _column(unit)
+    return values.tables(unit[column]) if column else []
+
+
+def _column(unit: dict[str, Any]) -> str | None:
+    """The column that the turns of a record are read from."""
+    return next((one for one in COLUMNS if any({"from", "value"} <= turn.keys() for turn in values.tables(unit.get(one)))), None)
 
 
 def _messages(turns: Sequence[dict[str, Any]], account: Account) -> list[Message]:
@@ -90,16 +99,26 @@ def _messages(turns: Sequence[dict[str, Any]], account: Account) -> list[Message
 def _agent(value: Any, name: str, account: Account, *, alone: bool) -> Message:
     """A turn of the agent: calls `alone`, or a text with calls in it."""
     if alone:
-        text, blocks = "", [values.parsed(value)]
+        text, blocks = "", [_parsed(value)]
     else:
         text = values.content(value, account)
-        text, blocks = CALLED.sub("", text).strip(), [values.parsed(block) for block in CALLED.findall(text)]
-    calls = list[Call | None]()
+        text, blocks = CALLED.sub("", text).strip(), [_parsed(block) for block in CALLED.findall(text)]
+    calls = list[Call]()
     for one in (one for block in blocks for one in (block if isinstance(block, list) else [block])):
         given = values.table(one)
         arguments = values.first(given.get(key) for key in ("arguments", "parameters"))
         calls.append(values.call(given.get("name"), arguments, f"{name}_{len(calls)}", account))
-    return Message("agent", text, tuple(filter(None, calls)))
+    return Message("agent", text, tuple(calls))
+
+
+def _parsed(block: Any) -> Any:
+    """The calls of a block: JSON, or as Hermes writes many, a Python literal with values that JSON has."""
+    found = values.parsed(block)
+    if isinstance(found, str):
+        with warnings.catch_warnings(), suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            warnings.simplefilter("ignore")  # of escapes that Python does not know
+            return json.loads(json.dumps(ast.literal_eval(found.strip())))
+    return found
 
 
 def make() -> ShareGPTFormat:

@@ -68,7 +68,7 @@ def _message(one: dict[str, Any], theirs: set[str], account: Account) -> Iterato
                 theirs.add(values.text(given.get("id")))
                 account.drop("calls and results of the simulated user")
             else:
-                calls += filter(None, [values.call(given.get("name"), given.get("arguments"), given.get("id"), account)])
+                calls.append(values.call(given.get("name"), given.get("arguments"), given.get("id"), account))
         yield Message("agent" if role == "assistant" else "user", values.content(one.get("content"), account), tuple(calls))
     elif role == "system":
         yield Message("system", values.content(one.get("content"), account))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from typing import Any
 
@@ -15,11 +16,13 @@ from dreamgym.recipes import summary
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.factory import TASK_SEED
 from dreamgym.recipes.phases.fit import finish, fit, progress_watch
-from dreamgym.recipes.phases.warm_start import demonstrations
+from dreamgym.recipes.phases.warm_start import demonstrations, showable
 from dreamgym.runs.rundir import RunDir
 from dreamgym.train import dpo, sft
 from dreamgym.train.settings import DPOConfig, SFTConfig
 from dreamgym.types import Trajectory
+
+log = logging.getLogger(__name__)
 
 
 def converge_sft(run: RunDir, context: RunContext, config: SFTConfig, *, patience: int) -> None:
@@ -86,7 +89,10 @@ def train_dpo(run: RunDir, context: RunContext, config: DPOConfig) -> None:
     """The other offline baseline: from converged SFT, DPO on logged successes and failures of the same task."""
     if run.done("dpo"):
         return
-    pairs = dpo.dpo_pairs(preferences(context), context.config.seed)
+    compared, why = showable(context, preferences(context))
+    if why:
+        log.warning("%s. DPO compares the others.", why)
+    pairs = dpo.dpo_pairs(compared, context.config.seed)
     if not pairs:
         raise UsageError("DPO needs logs in which a task was solved once and missed once. Log tasks more than once, or leave DPO out.")
     chosen, rejected = ([_whole(context, pair[side]) for pair in pairs] for side in (0, 1))

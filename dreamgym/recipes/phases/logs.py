@@ -23,9 +23,11 @@ from dreamgym.llm.sizes import parameters
 from dreamgym.logs.demonstrations import collect
 from dreamgym.policy.loading import check_policy, check_publication
 from dreamgym.recipes import factory, inputs, plan
+from dreamgym.recipes.arms import OFFLINE_ARMS
 from dreamgym.recipes.blocks import EvalConfig
 from dreamgym.recipes.config import SharedConfig
 from dreamgym.recipes.context import INDUCED, RunContext, drop_too_long, induced_rules, logs_of_run
+from dreamgym.recipes.phases.warm_start import check_demonstrations
 from dreamgym.recipes.recorded import require_logs, tools_lacking
 from dreamgym.runs.episodes import read_trajectories
 from dreamgym.runs.files import require_space
@@ -77,7 +79,16 @@ def prepare_logs(
     run.require_unchanged("tokenizer")
     tokenizer = tiny.load(path)[1]
     logs = drop_too_long(logs, tokenizer, config)
-    return RunContext(config, run.path, suite, logs, tokenizer, factory.make_vocabulary(tokenizer), workers=workers)
+    context = RunContext(config, run.path, suite, logs, tokenizer, factory.make_vocabulary(tokenizer), workers=workers)
+    if run.summary() is None and not run.done("warm_start") and imitates(config):
+        check_demonstrations(context)
+    return context
+
+
+def imitates(config: SharedConfig) -> bool:
+    """Whether a policy of the run is fitted to the successful logs."""
+    sft, arms = getattr(config, "sft", None), getattr(config, "arms", OFFLINE_ARMS)
+    return bool(config.warm_start.epochs or (sft and sft.epochs and set(arms) & set(OFFLINE_ARMS)))
 
 
 def check_models(run: RunDir, config: SharedConfig, suite: EnvSuite) -> None:

@@ -10,19 +10,22 @@ from typing import Any
 
 import pytest
 import tool_desk
-from toy import command, shrink
+from toy import COMPARE, command, shrink
 from typer.testing import CliRunner
 
 import dreamgym as dg
 from dreamgym import cli
-from dreamgym.config import resolve
+from dreamgym.config import assignments, build, dump, read, resolve
 from dreamgym.envs import corridor
+from dreamgym.envs.wrappers import renamed
 from dreamgym.errors import RunDirError, UsageError
-from dreamgym.recipes import inputs
-from dreamgym.recipes.config import SharedConfig
+from dreamgym.logs.demonstrations import collect
+from dreamgym.recipes import inputs, transfer, universal
+from dreamgym.recipes.config import CompareConfig, SharedConfig, TrainConfig
 from dreamgym.recipes.context import open_context
 from dreamgym.recipes.fidelity import recorded_episodes
-from dreamgym.runs.episodes import write_trajectories
+from dreamgym.recipes.phases.logs import prepare_logs
+from dreamgym.runs.episodes import read_trajectories, write_trajectories
 from dreamgym.runs.rundir import PHASES, RunDir
 
 SMALL = ["model.size=test", "model.vocab_size=512", "rl.iterations=1", "rl.tasks_per_iter=4", "rl.group_size=4", "rl.train_tasks=20"]
@@ -69,13 +72,19 @@ def forget(run: Path, *phases: str) -> None:
     (run / "summary.json").unlink()
 
 
-def test_a_run_is_used_and_resumed_in_another_place_without_its_logs(here: Path, say: Callable[..., Said], monkeypatch: pytest.MonkeyPatch):
+def move(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a run of the present folder into another one as `moved`, without the files that it was made from, and go there."""
+    here = Path.cwd()
     other = here.parent / "other"
     other.mkdir()
-    (here / "runs" / "mine").rename(other / "moved")
+    Path(run).rename(other / "moved")
     for name in ("episodes.jsonl", "episodes.tools.json", "train.toml"):
         (here / name).unlink()
     monkeypatch.chdir(other)
+
+
+def test_a_run_is_used_and_resumed_in_another_place_without_its_logs(here: Path, say: Callable[..., Said], monkeypatch: pytest.MonkeyPatch):
+    move("runs/mine", monkeypatch)
     held = RunDir.view(Path("moved")).read_episodes("held-out")
     assert {one.id for one in recorded_episodes(open_context(Path("moved")), 99)} == {one.id for one in held} != set()
     assert dg.TrainedPolicy("moved").env == "desk"
@@ -84,7 +93,65 @@ def test_a_run_is_used_and_resumed_in_another_place_without_its_logs(here: Path,
     for arguments in (("play", "moved"), ("train", "moved"), ("fidelity", "moved", "--held-out", 4), ("summary", "moved")):
         code, _, err = say(*arguments)
         assert code == 0, err
-    assert not (here / "episodes.jsonl").exists() and (other / "moved" / "inputs" / "1-episodes.jsonl").is_file()
+    assert not (here / "episodes.jsonl").exists() and Path("moved/inputs/1-episodes.jsonl").is_file()
+
+
+def test_a_run_is_estimated_in_another_place_by_its_own_episodes(here: Path, say: Callable[..., Said], monkeypatch: pytest.MonkeyPatch):
+    config = read(TrainConfig, Path("train.toml"), assignments([*SMALL, 'logs.files=["episodes.jsonl"]']))
+    assert inputs.read_again(config, Path("new"), corridor.make()) == config, "where nothing was read yet, the files are"
+    with RunDir.open(Path("new"), dump(config)) as run:
+        suite = prepare_logs(run, config).suite
+    move("new", monkeypatch)
+    files = inputs.read_again(config, Path("moved"), suite).logs.files
+    assert [len(read_trajectories(file)) for file in files] == [RunDir.view("moved").data("logs")[n] for n in ("trajectories", "held_out")]
+    code, out, err = say("train", "moved", "--dry-run")
+    assert code == 0 and out.startswith("estimate: "), err
+
+
+def test_episodes_that_a_suite_would_translate_twice_are_read_from_their_files(tmp_path: Path):
+    suite = renamed.make(suite="corridor", options={})
+    config = resolve(SharedConfig, {"logs": {"files": ["episodes.jsonl"]}})
+    with RunDir.open(tmp_path / "run", "seed = 0\n") as run:
+        run.episodes("logs", collect(suite, 3, seed=0))
+        run.mark("logs", {"trajectories": 3})
+    assert inputs.read_again(config, tmp_path / "run", suite) == config
+    assert inputs.read_again(config, tmp_path / "run", corridor.make()).logs.files == (tmp_path / "run" / "episodes" / "logs.jsonl",)
+
+
+def test_a_comparison_goes_on_with_the_copies_of_its_seeds(here: Path, say: Callable[..., Said], monkeypatch: pytest.MonkeyPatch):
+    env = 'options = {files = ["episodes.jsonl"], tools = "episodes.tools.json"}\n'
+    toml = COMPARE.replace("options = {length = 4, keys = false, max_steps = 4}\n", env).replace('"corridor"', '"tools"')
+    Path("compare.toml").write_text(toml.replace("task_pairs = 10", "task_pairs = 0"))
+    config = read(CompareConfig, Path("compare.toml"))
+    call = ("compare", "--config", here / "compare.toml", "--out", "moved", "--dry-run")
+    for seed in config.seeds:
+        with RunDir.open(Path(f"compared/seed-{seed}"), dump(config)) as run:
+            prepare_logs(run, config)
+    move("compared", monkeypatch)
+    code, out, err = say(*call, "seeds=[0]")
+    assert code == 0 and out.startswith("estimate: "), err
+    code, _, err = say(*call, "seeds=[0,1]")
+    assert code == 2 and "Cannot use 'episodes.jsonl'" in err, "the second seed has yet to read the file"
+
+
+def test_a_transfer_and_its_universal_model_can_be_moved(here: Path, monkeypatch: pytest.MonkeyPatch):
+    tools = read(TrainConfig, Path("train.toml"), assignments([*SMALL, "eval.tasks=4"]))
+    other = build(TrainConfig, {"env": {"name": "corridor"}, "model": {"size": "test", "vocab_size": 512}})
+    Path("both").mkdir()
+    shutil.copytree("runs/mine", "both/tools")
+    universal.train({"desk": open_context(Path("both/tools"))}, Path("both/universal"))
+    move("both", monkeypatch)
+    universal.train({"desk": open_context(Path("moved/tools"))}, Path("moved/universal"))
+    assert 'tools = "episodes.tools.json"' in Path("moved/universal/config.toml").read_text("utf-8")
+    transfer.check([tools, other], Path("moved"))
+    with pytest.raises(UsageError, match="Cannot use 'episodes.jsonl'"):
+        transfer.check([tools, other])
+
+
+def test_a_run_without_recall_says_that_it_is_switched_off(here: Path, say: Callable[..., Said]):
+    assert say("train", "runs/other", *TRAIN[2:], "experience.recall=false")[0] == 0
+    code, out, _ = say("summary", "runs/other")
+    assert code == 0 and "recalled: nothing, because experience.recall = false" in out and "precedent" not in out
 
 
 @pytest.mark.parametrize("name", ["episodes.jsonl", "episodes.tools.json"])

@@ -50,10 +50,15 @@ def test_a_quickstart_that_is_not_there_is_refused_by_name(
     assert not (tmp_path / "run" / "episodes").exists(), "nothing was played before it was refused"
 
 
-@pytest.mark.parametrize(("tasks", "expected"), [(8, False), (16, True)])
-def test_generated_tasks_are_expected_where_an_iteration_has_room_for_one(tasks: int, expected: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [("tasks_per_iter = 8", False), ("tasks_per_iter = 16", True), ("tasks_per_iter = 8, max_refills = 1", False)],
+)
+def test_generated_tasks_are_expected_where_an_iteration_has_room_for_one_without_refills(
+    settings: str, expected: bool, tmp_path: Path
+) -> None:
     file = tmp_path / "few.toml"
-    file.write_text(f"dream = {{tasks_per_iter = {tasks}, probe_every = 0}}")
+    file.write_text(f"dream = {{{settings}, probe_every = 0}}")
     dream = {"curriculum": {}, "replay": {"dream": 5}, "iterations": 32, "probe_steps": 0}
     lines = [{"phase": "dream", "success": 0.5, "grad_norm": 1.0}]
     run: Any = SimpleNamespace(data=lambda name: dream, read_jsonl=lambda name: lines, path="run")

@@ -257,7 +257,7 @@ def test_rl_on_logged_tasks_draws_no_others(tmp_path: Path):
 
 
 def test_dreams_are_cut_off_at_the_horizon_that_is_set_and_real_episodes_are_not(tmp_path: Path):
-    config = settings(iterations=1)
+    config = settings(iterations=3)
     block = config.experience.model_copy(update={"horizon": 2, "verifier": None})
     recipe.run(config.model_copy(update={"experience": block}), tmp_path / "run", say=lambda _: None)
     run = RunDir.view(tmp_path / "run")

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from log_samples import imported
 
 
@@ -57,6 +58,33 @@ def test_several_calls_and_results_in_the_tags_of_one_text_are_one_turn(tmp_path
     (episode,), account = imported(tmp_path, [{"conversations": [ASK, turn("gpt", f"I look. {calls}"), turn("tool", answers), DONE]}])
     assert episode.transitions[0].next_state.text == "> a()\nof a\n& b()\nof b"
     assert account["dropped"] == {"texts beside tool calls": 1}
+
+
+def test_what_a_refused_call_returned_answers_no_other_call(tmp_path: Path):
+    blocks = "".join(f"<tool_call>{block}</tool_call>" for block in ("price(n=2)", '{"name": "book", "arguments": {}}'))
+    answers = "<tool_response>price: 20</tool_response><tool_response>booked</tool_response>"
+    (episode,), account = imported(tmp_path, [{"conversations": [ASK, turn("gpt", blocks), turn("tool", answers), DONE]}])
+    assert episode.transitions[0].next_state.text == "> book()\nbooked"
+    assert account["dropped"] == {"calls without a usable tool name": 1, "results without a call": 1} and not account["notes"]
+
+
+def test_calls_are_read_from_the_python_literals_that_hermes_writes(tmp_path: Path):
+    blocks = "<tool_call>\n{'arguments': {'n': 2, 'deep': True, 'to': None, 'at': (1, 2), 3: '\\d'}, 'name': 'price'}\n</tool_call>"
+    (episode,), account = imported(tmp_path, [{"conversations": [ASK, turn("gpt", blocks), turn("tool", "20"), DONE]}])
+    assert episode.transitions[0].action == 'price(3="\\\\d", at=[1, 2], deep=true, n=2, to=null)' and not account["dropped"]
+
+
+@pytest.mark.parametrize(
+    "literal", ["{'name': f()}", "{'name': {1}}", "{'name': b'a'}", "{" * 500, "{'a': " + "-" * 90_000 + "1}", "{'\0'}"]
+)
+def test_what_is_no_value_of_json_is_no_call(literal: str, tmp_path: Path):
+    _, account = imported(tmp_path, [{"conversations": [ASK, turn("function_call", literal), DONE]}])
+    assert account["dropped"] == {"calls without a usable tool name": 1}
+
+
+def test_only_the_column_that_turns_are_read_from_counts_what_is_no_turn(tmp_path: Path):
+    _, account = imported(tmp_path, [{"conversations": [ASK, "?", DONE], "messages": ["a", "b"]}])
+    assert account["dropped"] == {"messages that are no JSON object": 1}
 
 
 def test_conversations_with_roles_are_read_as_openais(tmp_path: Path):
