@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
 import mcp
-from mcp.client.stdio import StdioServerParameters
+from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from dreamgym.envs.connect import ConnectionConfig
 from dreamgym.envs.connect.tools import ToolConnection, require_score
@@ -109,7 +110,10 @@ class McpTools:
 
         async def keep() -> None:
             try:
-                async with mcp.Client(self.server, read_timeout_seconds=self.config.timeout_s) as client:
+                server: Any = self.server
+                if isinstance(server, StdioServerParameters):  # sys.stderr of a notebook is no file that a process could write to
+                    server = stdio_client(server, errlog=sys.__stderr__)  # type: ignore[arg-type]  # None: the process has this one's
+                async with mcp.Client(server, read_timeout_seconds=self.config.timeout_s) as client:
                     names, cursor = set[str](), None
                     while True:
                         page = await client.list_tools(cursor=cursor)

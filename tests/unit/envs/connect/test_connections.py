@@ -357,6 +357,25 @@ def test_an_mcp_server_is_called_over_stdio_and_what_it_says_is_data() -> None:
     env.envs[0].close()  # type: ignore[attr-defined]
 
 
+NOTEBOOK = """
+import io, sys
+sys.stderr = io.StringIO()
+from dreamgym.envs.connect import ConnectionConfig, mcp
+from dreamgym.types import Task
+server = mcp.StdioServerParameters(command=sys.executable, args=[sys.argv[1]], env={"PYTHONPATH": sys.argv[2]})
+tools = mcp.McpTools(server, ConnectionConfig())
+tools.begin(Task("t", "look", "desk"))
+print(sorted(tools.names))
+tools.close()
+"""
+
+
+def test_an_mcp_server_is_called_from_a_notebook_whose_error_stream_is_no_file() -> None:
+    pytest.importorskip("mcp")
+    given = [sys.executable, "-c", NOTEBOOK, MCP.split()[-1], PATH["PYTHONPATH"]]
+    assert "look" in subprocess.run(given, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
 @pytest.mark.parametrize(("action", "said"), [("hang()", "No answer"), ("die()", "Connection closed"), ("large()", "longer than")])
 def test_an_mcp_server_that_misbehaves_fails_one_episode(action: str, said: str) -> None:
     pytest.importorskip("mcp")
