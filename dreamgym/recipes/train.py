@@ -119,6 +119,12 @@ def _without_gradient(directory: RunDir, config: TrainConfig) -> str:
             f"'{directory.path}' finished, but every rollout of '{name}' failed, most of the first with: {errors.most_common(1)[0][0]}. "
             f"Nothing was learned. The episodes are in {directory.path}/episodes."
         )
+    lines = [line for line in directory.read_jsonl("metrics.jsonl") if line["phase"] == name]
+    if lines and all(line.get("success") == 1 for line in lines):
+        return (
+            f"'{directory.path}' finished, but no iteration of '{name}' had a gradient: every rollout succeeded, already with that of "
+            "the warm start. Give it harder tasks, or see whether the dream accepts too much: dreamgym fidelity."
+        )
     return (
         f"'{directory.path}' finished, but no iteration of '{name}' had a gradient: the rollouts of every task ended alike. "
         f"Give it a better warm start, easier tasks or more iterations, and look at {directory.path}/metrics.jsonl."

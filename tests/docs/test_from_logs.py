@@ -35,7 +35,7 @@ def test_the_commands_of_the_tutorial_lead_from_a_log_to_a_report(
     records = [json.loads(line) for line in (tmp_path / "logs.jsonl").read_text().splitlines()]
     (tmp_path / "logs.jsonl").write_text("".join(json.dumps(one | {"reward": float(one["success"])}) + "\n" for one in records))
     monkeypatch.setitem(sizes.SIZES, "1m", SIZE)  # the page's own commands, with a model that trains in seconds
-    for name, value in {"ITERATIONS": 2, "ITERATION": 1, "VOCABULARIES": (512, 600)}.items():
+    for name, value in {"ITERATIONS": 2, "VOCABULARIES": (512, 600)}.items():
         monkeypatch.setattr(init_logs, name, value)
     monkeypatch.setattr("builtins.input", lambda _: "")
     ran = list[str]()

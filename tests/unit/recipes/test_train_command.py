@@ -113,7 +113,7 @@ def test_a_training_that_never_moved_the_policy_is_no_success(tmp_path: Path, re
     assert any(line.startswith("real_only: grpo, 1 iteration, ") for line in lines)
 
 
-def test_a_training_whose_rollouts_all_failed_names_the_error(tmp_path: Path, real: Path):
+def test_a_training_whose_rollouts_all_failed_or_all_succeeded_says_so(tmp_path: Path, real: Path):
     config = read(TrainConfig, real, {})
     (task,) = corridor.make(length=4).tasks("train", 1)
     with context.open_run(tmp_path / "run", config) as run:
@@ -123,6 +123,9 @@ def test_a_training_whose_rollouts_all_failed_names_the_error(tmp_path: Path, re
         assert "failed, most of the first with: the door is on fire. Nothing was learned" in recipe._without_gradient(run, config)
         run.append_jsonl("metrics.jsonl", {"phase": "real_only", "iteration": 2, "success": 0.0})
         assert "the rollouts of every task ended alike" in recipe._without_gradient(run, config)
+    with context.open_run(tmp_path / "solved", config) as run:
+        run.append_jsonl("metrics.jsonl", {"phase": "real_only", "iteration": 0, "success": 1.0})
+        assert "every rollout succeeded, already with that of the warm start" in recipe._without_gradient(run, config)
 
 
 def test_every_mode_is_a_list_of_loops(real: Path):
