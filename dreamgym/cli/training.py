@@ -73,7 +73,7 @@ def compare(
 ) -> None:
     """Make Tables 1 and 2 of the paper: train the arms of a configuration, or compare finished runs."""
     from dreamgym.errors import UsageError
-    from dreamgym.recipes import comparison, gains
+    from dreamgym.recipes import comparison
     from dreamgym.recipes.config import CompareConfig
     from dreamgym.recipes.factory import checked_suite
     from dreamgym.recipes.inputs import located, read_again, seed_that_reads
@@ -89,44 +89,49 @@ def compare(
         )
     if overrides and not config:
         raise UsageError(f"'{overrides[0]}' is no run directory. Settings change a configuration: give --config FILE too.")
-    settings = read(CompareConfig, config, changes_of_seeds(overrides)) if config else None
-    folder, planned = out or Path("runs") / (config.stem if config else ""), list[CompareConfig]()
-    if settings:
-        require_plugins(settings)
-        seed = seed_that_reads(settings, folder)
-        own = located(settings, seed)
-        planned = [read_again(own, seed, checked_suite(own, acts=not dry_run))]
     for one in runs:
         if not (one / "compare.json").is_file() and not any(one.glob("seed-*")):
             RunDir.view(one)
-    if dry_run and not settings:
+    if dry_run and not config:
         raise UsageError("--dry-run says what training would take: give --config FILE, and no finished runs.")
-    if settings and not dry_run:
-        require_place_for_runs(folder)
-    if settings:
-        if not estimate_first(folder, planned, dry_run, as_json):
+    if config:
+        settings, folder = read(CompareConfig, config, changes_of_seeds(overrides)), out or Path("runs") / config.stem
+        require_plugins(settings)
+        seed = seed_that_reads(settings, folder)
+        own = located(settings, seed)
+        planned = read_again(own, seed, checked_suite(own, acts=not dry_run))
+        if not dry_run:
+            require_place_for_runs(folder)
+        if not estimate_first(folder, [planned], dry_run, as_json):
             return
         from dreamgym.recipes import compare as recipe
 
-        found = recipe.run(settings, folder, latency_s=latency, say=_say)
+        result = recipe.run(settings, folder, latency_s=latency, say=_say)
     else:
         with reading(", ".join(map(str, runs))):
-            found = comparison.of_runs(runs, latency_s=latency)
+            result = comparison.of_runs(runs, latency_s=latency)
         if out:
-            comparison.save(found, out)
+            comparison.save(result, out)
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(result))
         return
-    if not found["table1"] and not found["table2"]:
-        print("No policy of these runs was evaluated in a real environment, as where a run has logs alone: there is nothing to compare.")
     with reading(out or ", ".join(map(str, runs))):
-        for name, title in (("table1", comparison.title(found)), ("table2", "Without a part of the method")):
-            if found[name]:
-                table(title, list(comparison.COLUMNS), [comparison.cells(entry) for entry in found[name].values()], width=180)
-        for title, columns, rows in comparison.measured(found):
-            table(title, list(columns), rows, width=180)
-        for line in gains.lines(found.get("gains") or {}):
-            print(line)
+        _show_comparison(result)
+
+
+def _show_comparison(result: dict[str, Any]) -> None:
+    """The tables of a comparison, and the gains."""
+    from dreamgym.recipes import comparison, gains
+
+    if not result["table1"] and not result["table2"]:
+        print("No policy of these runs was evaluated in a real environment, as where a run has logs alone: there is nothing to compare.")
+    for name, title in (("table1", comparison.title(result)), ("table2", "Without a part of the method")):
+        if result[name]:
+            table(title, list(comparison.COLUMNS), [comparison.cells(entry) for entry in result[name].values()], width=180)
+    for title, columns, rows in comparison.measured(result):
+        table(title, list(columns), rows, width=180)
+    for line in gains.lines(result.get("gains") or {}):
+        print(line)
 
 
 def sweep(

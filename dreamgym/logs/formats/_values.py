@@ -151,3 +151,13 @@ def conversations(value: Any) -> Iterator[dict[str, Any]]:
         yield from (one for one in value if isinstance(one, dict))
     elif isinstance(value, dict):
         yield value
+
+
+class Conversations:
+    """What formats have in common whose records each hold a whole conversation."""
+
+    def units(self, value: Any) -> Iterator[dict[str, Any]]:
+        return conversations(value)
+
+    def key(self, unit: dict[str, Any]) -> str | None:
+        return None

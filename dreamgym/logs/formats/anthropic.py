@@ -11,7 +11,7 @@ from dreamgym.logs.records import Account, LoggedEpisode, Message, Result
 BLOCKS = ("tool_use", "tool_result", "thinking")
 
 
-class AnthropicFormat:
+class AnthropicFormat(values.Conversations):
     name = "anthropic"
 
     def recognises(self, value: Any) -> bool:
@@ -22,12 +22,6 @@ class AnthropicFormat:
             for unit in self.units(value)
             if (messages := values.tables(unit.get("messages")))
         )  # fmt: skip
-
-    def units(self, value: Any) -> Iterator[dict[str, Any]]:
-        return values.conversations(value)
-
-    def key(self, unit: dict[str, Any]) -> str | None:
-        return None
 
     def read(self, units: Sequence[dict[str, Any]], account: Account) -> Iterator[LoggedEpisode]:
         for unit in units:

@@ -19,17 +19,11 @@ ROLES: dict[str, Role] = {
 }  # fmt: skip
 
 
-class OpenAIFormat:
+class OpenAIFormat(values.Conversations):
     name = "openai"
 
     def recognises(self, value: Any) -> bool:
         return any(values.text(one.get("role")) in ROLES for unit in self.units(value) for one in _messages(unit))
-
-    def units(self, value: Any) -> Iterator[dict[str, Any]]:
-        return values.conversations(value)
-
-    def key(self, unit: dict[str, Any]) -> str | None:
-        return None
 
     def read(self, units: Sequence[dict[str, Any]], account: Account) -> Iterator[LoggedEpisode]:
         for unit in units:

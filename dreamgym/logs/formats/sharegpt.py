@@ -32,17 +32,11 @@ CALLED = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 ANSWERED = re.compile(r"<tool_response>(.*?)</tool_response>", re.DOTALL)
 
 
-class ShareGPTFormat:
+class ShareGPTFormat(values.Conversations):
     name = "sharegpt"
 
     def recognises(self, value: Any) -> bool:
         return any(_turns(unit) for unit in self.units(value))
-
-    def units(self, value: Any) -> Iterator[dict[str, Any]]:
-        return values.conversations(value)
-
-    def key(self, unit: dict[str, Any]) -> str | None:
-        return None
 
     def read(self, units: Sequence[dict[str, Any]], account: Account) -> Iterator[LoggedEpisode]:
         for unit in units:
