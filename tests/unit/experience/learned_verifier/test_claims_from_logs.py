@@ -63,6 +63,8 @@ def test_lines_are_known_from_other_episodes_than_their_own():
     assert [known.novel(t.transitions, is_logged=True) for t in logs] == [1, 1]
     assert known.novel(steps(("look()", "one\nfour"))) == 1 and known.novel(logs[0].transitions) == 0
     assert KnownLines.of_arrays(known.arrays()).episodes == known.episodes
+    turned = KnownLines(dict(reversed(known.episodes.items()))).arrays()
+    assert all((known.arrays()[name] == turned[name]).all() for name in turned), "the same logs give the same file"
 
 
 def test_rows_put_together_give_the_products_of_their_parts():
