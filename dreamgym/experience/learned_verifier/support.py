@@ -33,8 +33,7 @@ class KnownLines:
         return sum(self.episodes.get(line, 0) <= is_logged for line in lines_of(steps))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The arrays to save: hashes of the lines, and their numbers of episodes. They are in the order of the hashes, so that the same logs
-        give the same file."""
+        """The arrays to save: hashes of the lines, sorted, so that the same logs give the same file, and their numbers of episodes."""
         lines = sorted(self.episodes)
         return {"lines": np.array(lines, np.int64), "episodes": np.array([self.episodes[line] for line in lines], np.int64)}
 
