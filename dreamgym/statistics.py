@@ -117,6 +117,13 @@ def paired_rate_difference(one: Sequence[bool], other: Sequence[bool]) -> Interv
     return Interval(*difference(wilson(first, n), wilson(second, n), phi=phi), n)
 
 
+def bounded_mean(values: Sequence[float], most: float = 1.0) -> Interval:
+    """The mean of values from 0 to `most`, with Wilson's interval of a share. Values within bounds vary at most as a coin of the same mean
+    does (Bhatia and Davis 2000), so that it is wide enough; unlike a bootstrap's it has a width where all values agree."""
+    rate = wilson(sum(values) / most, len(values))
+    return Interval(most * rate.value, most * rate.low, most * rate.high, rate.n) if values else Interval(None, None, None, 0)
+
+
 def bootstrap(samples: Sequence[Sequence[float]], statistic: Callable[..., float], seed: int) -> Interval:
     """The percentile interval of a statistic of one or several samples, each drawn again with replacement (Efron 1979)."""
     arrays = [np.asarray(sample, dtype=float) for sample in samples]

@@ -16,8 +16,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
-import numpy as np
-
 from dreamgym.bracket_actions import ELEMENT
 from dreamgym.envs.base import TextRules
 from dreamgym.evals import near_misses
@@ -25,7 +23,7 @@ from dreamgym.evals.attribution import JudgedStep, decided_json
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.state_delta import encode
 from dreamgym.protocols import RealEnv
-from dreamgym.statistics import Interval, Rate, wilson
+from dreamgym.statistics import Interval, Rate, bounded_mean, wilson
 from dreamgym.types import Action, Prediction, Query, Trajectory, Transition
 
 End = Literal["success", "failure", "goes on", "left out"]
@@ -186,6 +184,7 @@ def measure(
     claimed = {real: row["success"] for real, row in confusion.items()}
     kinds = sorted({q.kind for q in questions if q.valid})
     ways = sorted({q.kind for q in questions if q.near_miss})
+    errors = [abs(one.reward - q.truth.reward) for q, one in pairs if not one.info.has_verdict("unreadable")]
     return HeldOut(
         state_exact=exact(lambda q: True),
         state_exact_valid=exact(lambda q: q.valid),
@@ -193,14 +192,14 @@ def measure(
         state_exact_knowable=exact(lambda q: q.valid and _knowable(q, logged)),
         state_exact_invalid=exact(lambda q: q.near_miss),
         state_exact_invalid_logged=exact(lambda q: not q.valid and not q.near_miss),
-        element_f1=_mean(
+        element_f1=bounded_mean(
             [0.0 if one.info.has_verdict("unreadable") else f1(one.next_state.text, q.truth.next_state.text) for q, one in pairs if q.valid]
         ),
         false_success=called("failure", "success"),
         false_failure=called("success", "failure", "goes on"),
         accepted_false=wilson(sum(claimed.values()) - claimed["success"], sum(claimed.values())),
         false_end=called("goes on", "success", "failure"),
-        reward_error=_mean([abs(one.reward - q.truth.reward) for q, one in pairs if not one.info.has_verdict("unreadable")]),
+        reward_error=bounded_mean(errors, max((1.0, *errors))),
         unknown_elements=wilson(sum(unknown), len(unknown)),
         confusion={real: {end: row[end] for end in ENDS} for real, row in confusion.items()},
         by_action={kind: exact(lambda q, kind=kind: q.valid and q.kind == kind) for kind in kinds},  # type: ignore[misc]
@@ -284,11 +283,3 @@ def _predicted_end(prediction: Prediction) -> End:
     if prediction.info.has_verdict("unreadable") or prediction.info.has_verdict("masked"):
         return "left out"  # of training as well: it ends the episode as a failed rollout
     return _end(prediction.reward, prediction.terminated)
-
-
-def _mean(values: Sequence[float]) -> Interval:
-    """A mean with its normal 95 % interval."""
-    if not values:
-        return Interval(None, None, None, 0)
-    mean, half = float(np.mean(values)), 1.96 * float(np.std(values)) / len(values) ** 0.5
-    return Interval(mean, mean - half, mean + half, len(values))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dreamgym.errors import UsageError
 from dreamgym.statistics import (
     Interval,
+    bounded_mean,
     inclusion_probabilities,
     paired_difference,
     paired_rate_difference,
@@ -108,3 +109,15 @@ def test_the_interval_of_a_paired_difference_holds_the_true_one_in_about_95_perc
             chance = ways * math.prod(share**count for share, count in zip(shares, (a, b, c, d), strict=True))
             covered += chance * (low <= shares[1] - shares[2] <= high)
     assert covered > 0.945
+
+
+@given(st.lists(st.floats(0, 2), min_size=1, max_size=30))
+def test_an_interval_of_bounded_values_holds_their_mean_stays_within_the_bounds_and_has_a_width(values: list[float]):
+    found = bounded_mean(values, 2.0)
+    assert found.value == pytest.approx(sum(values) / len(values)) and found.n == len(values)
+    assert 0 <= found.low < found.high <= 2 and found.low - 1e-9 <= found.value <= found.high + 1e-9
+
+
+def test_values_that_are_all_the_same_leave_a_mean_uncertain_and_none_leave_it_unknown():
+    assert bounded_mean([1.0] * 20).low == pytest.approx(wilson(20, 20).low) and wilson(20, 20).low < 0.85
+    assert bounded_mean([]) == Interval(None, None, None, 0)

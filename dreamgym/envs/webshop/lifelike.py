@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.errors import ConfigError
+from dreamgym.runs.files import writing_lines
 
 LEAST, MOST = 100, 1_000_000
 CATEGORIES = {
@@ -73,16 +74,15 @@ def generate(size: int, seed: int) -> Iterator[tuple[dict[str, Any], dict[str, A
 
 def write(folder: Path, size: int, seed: int) -> tuple[Path, Path]:
     """The catalogue as `items_shuffle_N.json` and `items_ins_v2_N.json`, one product at a time; the two paths."""
-    folder.mkdir(parents=True, exist_ok=True)
     paths = folder / f"items_shuffle_{size}.json", folder / f"items_ins_v2_{size}.json"
-    with paths[0].open("w", encoding="utf-8") as items, paths[1].open("w", encoding="utf-8") as attributes:
+    with writing_lines(paths[0]) as write_item, writing_lines(paths[1]) as write_attributes:
         mark = ("[", "{")
         for item, record in generate(size, seed):
-            items.write(f"{mark[0]}{json.dumps(item)}\n")
-            attributes.write(f"{mark[1]}{json.dumps(item['asin'])}: {json.dumps(record)}\n")
+            write_item(f"{mark[0]}{json.dumps(item)}")
+            write_attributes(f"{mark[1]}{json.dumps(item['asin'])}: {json.dumps(record)}")
             mark = (",", ",")
-        items.write("]")
-        attributes.write("}")
+        write_item("]")
+        write_attributes("}")
     return paths
 
 

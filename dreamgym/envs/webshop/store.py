@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -82,8 +83,19 @@ class _ByAsin(Mapping[str, Product]):
 
 
 def build(items: Path, attributes: Path, folder: Path, *, num_products: int | None = None) -> int:
-    """Read the original's (or a generated catalogue's) two files into a folder that `open_products` reads; the number of products."""
+    """Read the original's (or a generated catalogue's) two files into a folder that `open_products` reads; the number of products. A
+    catalogue that was there is kept until the new one is whole."""
     folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix="unfinished-") as unfinished:
+        built = Path(unfinished)
+        count = _write(items, attributes, built, num_products)
+        (folder / PLACES).unlink(missing_ok=True)  # without it the folder is no catalogue, while files of two are side by side
+        for name in (PRODUCTS, INDEX, ATTRIBUTES, PLACES):
+            (built / name).replace(folder / name)
+    return count
+
+
+def _write(items: Path, attributes: Path, folder: Path, num_products: int | None) -> int:
     starts, ranges = [0], []
     with (folder / PRODUCTS).open("wb") as lines:
 
