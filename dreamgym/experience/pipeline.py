@@ -19,6 +19,7 @@ from typing import Any
 
 from dreamgym.errors import UsageError
 from dreamgym.experience.guard import Guard, noop_rule
+from dreamgym.experience.memory_answers import MemoryAnswers
 from dreamgym.experience.parse import Answer
 from dreamgym.experience.retriever import Retriever
 from dreamgym.llm.vocabulary import Vocabulary
@@ -68,6 +69,7 @@ class ExperienceModel(ABC):
 
     def __init__(self, guard: Guard, retriever: Retriever) -> None:
         self.guard, self.retriever = guard, retriever
+        self.memory_answers: MemoryAnswers | None = None
         self.counts: Counter[str] = Counter()
         self._tickets = itertools.count()
         self._answered: list[tuple[int, Query, Prediction]] = []  # without generation
@@ -136,6 +138,7 @@ class ExperienceModel(ABC):
                 to_generate.append((ticket, query))
             else:
                 self._answered.append((ticket, query, answer))
+        to_generate = self._answer_from_nearest(to_generate)
         memories = self._retrieve([query for _, query in to_generate])
         self._pending |= {ticket: (query, neighbours) for (ticket, query), neighbours in zip(to_generate, memories, strict=True)}
         if to_generate:
@@ -167,6 +170,20 @@ class ExperienceModel(ABC):
         come overrides both."""
         waiting, self._waiting = self._waiting, []
         return list(zip([t for t, *_ in waiting], self.generate([q for _, q, _ in waiting], [m for *_, m in waiting]), strict=True))
+
+    def _answer_from_nearest(self, asked: list[tuple[int, Query]]) -> list[tuple[int, Query]]:
+        """Answer what the nearest memory predicts better than the model (`memory_answers`), verified as generated answers are. Returns the
+        rest."""
+        if self.memory_answers is None:
+            return asked
+        answers = self.memory_answers.answer([query for _, query in asked])
+        answered = [(ticket, query, answer) for (ticket, query), answer in zip(asked, answers, strict=True) if answer is not None]
+        queries = [query for _, query, _ in answered]
+        predicted = [self._correct_first_line(query, prediction(query, answer, (), "composed")) for _, query, answer in answered]
+        for (ticket, query, _), verified in zip(answered, self.guard.review(queries, predicted), strict=True):
+            self._answered.append((ticket, query, verified))
+        self.counts["from_nearest"] += len(answered)
+        return [one for one, answer in zip(asked, answers, strict=True) if answer is None]
 
     def _from_memory(self, query: Query) -> Prediction | None:
         """Answer a query from real memory without generation. What really happened, or always did, is not verified."""

@@ -25,6 +25,7 @@ from dreamgym.experience.action_support import ActionSupport
 from dreamgym.experience.dataset import TrainingRows
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.guard import Guard, SecondOpinion
+from dreamgym.experience.memory_answers import MemoryAnswers
 from dreamgym.experience.pipeline import ExperienceModel, ModelInputs
 from dreamgym.experience.prompts import encode_delta
 from dreamgym.experience.state_delta import encode
@@ -39,9 +40,11 @@ from dreamgym.recipes import plan
 from dreamgym.recipes.blocks import UNGUARDED, EnvConfig, ReplayConfig, RLConfig
 from dreamgym.recipes.config import SharedConfig
 from dreamgym.replay.buffer import ReplayBuffer
+from dreamgym.runs.rundir import RunDir
 from dreamgym.types import Task, Trajectory
 
 if TYPE_CHECKING:
+    from dreamgym.experience.models.no_model import NoModel
     from dreamgym.recipes.context import RunContext
 
 
@@ -270,8 +273,26 @@ def make_dream(context: RunContext, replay: AnyReplay, *, guarded: bool = True, 
             inputs, module=module, checkpoint=context.checkpoint(name), version=version, external_publisher=context.external_publisher
         )
     model: ExperienceModel = plugins.make("experience.models", block.name, inputs=inputs, **block.settings)
+    if kinds := answered_by_memory(context):
+        control: NoModel = plugins.make("experience.models", "no_model", inputs=inputs, recall=False)  # the model has recalled already
+        model.memory_answers = MemoryAnswers(control, kinds, context.suite.rules)
     horizon = min(context.suite.max_steps, block.horizon or context.suite.max_steps)
     return DreamBatch(model, context.suite.rules, horizon=horizon, support=ActionSupport(replay)), model
+
+
+def validation_phase(checkpoint: str) -> str:
+    """The name of the phase that compared the experience model of that name with memory."""
+    return f"{checkpoint}-validation"
+
+
+def answered_by_memory(context: RunContext) -> frozenset[str]:
+    """The kinds of actions that memory answers, as measured when the experience model was fitted. The name of a refreshed model begins with
+    that of the first."""
+    if not context.config.experience.settings.get("validation_share"):
+        return frozenset()
+    run, name = RunDir.view(context.path), context.experience_checkpoint
+    phases = [phase for phase in run.finished() if phase.endswith("-validation") and name.startswith(phase.removesuffix("-validation"))]
+    return frozenset(run.data(max(phases, key=len))["kinds"]) if phases else frozenset()
 
 
 def row_builder(context: RunContext, replay: AnyReplay) -> TrainingRows:

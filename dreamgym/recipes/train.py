@@ -9,12 +9,12 @@ from typing import Any
 from dreamgym.envs.base import EnvSuite
 from dreamgym.errors import InvariantError, counted
 from dreamgym.evals import held_out
-from dreamgym.experience import recall
+from dreamgym.experience import memory_answers, recall
 from dreamgym.recipes import context, inputs, plan
 from dreamgym.recipes import summary as tables
 from dreamgym.recipes.arms import RL_ARMS
 from dreamgym.recipes.config import TrainConfig
-from dreamgym.recipes.factory import start_workers
+from dreamgym.recipes.factory import start_workers, validation_phase
 from dreamgym.recipes.fidelity import measure_recorded
 from dreamgym.recipes.gains import gains
 from dreamgym.recipes.label import labelled
@@ -47,6 +47,8 @@ def run(
             if not directory.done(shared.experience_checkpoint):
                 say("experience model: " + ("whole logged trajectories (Eq. 5)" if config.experience.fitted else config.experience.name))
             train_experience(directory, shared)
+            for line in _memory_answers(directory, shared):
+                say(line)
         if not directory.done("warm_start"):
             say("warm start: " + ("the policy imitates the successful logs" if config.warm_start.epochs else "none"))
         warm_start(directory, shared, start="experience" if config.start == "experience" else "tokenizer")
@@ -80,6 +82,7 @@ def run(
             summary |= {phase: directory.data(phase) for phase in ("repeated", "fidelity", "uncertified") if directory.done(phase)}
             off = ["recalled: nothing, because experience.recall = false"] if config.experience.settings.get("recall") is False else []
             summary["recall"] = off or recall.account(directory.data(names[0]).get("recall", ()))
+            summary["recall"] += _memory_answers(directory, shared)
         if not shared.suite.has_env:  # honest findings of such a run, which no environment could have prevented
             warnings = filter(None, [_without_gradient(directory, config), held_out.warning(summary.get("fidelity", {}))])
             for warning in warnings:
@@ -91,6 +94,12 @@ def run(
         if shared.suite.has_env:
             _require_work(directory, config)
     return summary
+
+
+def _memory_answers(directory: RunDir, shared: context.RunContext) -> list[str]:
+    """What memory answers in place of the experience model, in a line; nothing where the two were not compared."""
+    phase = validation_phase(shared.experience_checkpoint)
+    return [memory_answers.sentence(directory.data(phase))] if directory.done(phase) else []
 
 
 WHERE = {"dream": "in the dream", "real": "in the real environment", "mixed": "in the dream and the real environment"}

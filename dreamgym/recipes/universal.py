@@ -25,7 +25,7 @@ def train(contexts: Mapping[str, RunContext], path: Path) -> dict[str, RunContex
     same directory resumes."""
     named = {}
     for name, context in contexts.items():
-        experience = context.config.experience.model_copy(update={"name_env": True})
+        experience = context.config.experience.model_copy(update={"name_env": True, "validation_share": 0.0})  # fitted to all tasks
         named[name] = replace(
             context,
             path=path,

@@ -69,6 +69,13 @@ class NoModel(ExperienceModel):
 
     def generate(self, queries: Sequence[Query], memories: Sequence[Sequence[Neighbour]]) -> list[Answer | Unreadable]:
         """One answer per query. Nothing is sampled."""
+        return [*self._answers(queries, memories)]
+
+    def from_memory(self, queries: Sequence[Query]) -> list[Answer]:
+        """One answer per query, in order, from the memories of each."""
+        return self._answers(queries, self.retriever.retrieve(queries))
+
+    def _answers(self, queries: Sequence[Query], memories: Sequence[Sequence[Neighbour]]) -> list[Answer]:
         return [
             self._answer(query, [neighbour.memory for neighbour in neighbours]) for query, neighbours in zip(queries, memories, strict=True)
         ]
