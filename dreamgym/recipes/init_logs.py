@@ -44,7 +44,10 @@ VERIFIED = (
 )
 NEAR = 'algorithm = {name = "grpo", kl_coef = 0.1}  # near the policy of the logs, for which the verifier is calibrated'
 FIT = 6_400_000  # tokens that the experience model is shown, in more epochs where there are few episodes
-EXPERIENCE_EPOCHS = (4, 8)  # at least and at most
+EXPERIENCE_EPOCHS = (4, 32)  # at least and at most
+LEAST_FIT = (
+    1_200_000  # tokens that the experience model is shown, whatever the epochs: with half as many it had 49 % of states right, not 59
+)
 HIDDEN = (
     "k = 0  # a memory of another task shows what is not so in this one",
     "temperature = 1.0  # what a call shows for the first time is drawn",
@@ -52,7 +55,9 @@ HIDDEN = (
     "top_p = 0.95",
     "redraws = 3  # of drawn answers that cannot be read",
 )
-LEAST = 600_000  # tokens that any fit is shown, whatever the epochs: some forty optimiser steps, without which few short logs teach nothing
+LEAST = 600_000  # tokens that the warm start is shown, whatever the epochs: some forty optimiser steps, below which it learns nothing
+VALIDATED = "validation_share = 0.15  # of the tasks; they say which kinds of actions the nearest memory answers instead of the model"
+VALIDATING = 20  # tasks from which on some are held out for that
 PARTS = PromptParts()  # all that an answer can have
 FRAME = 32  # tokens of an answer that no text of a step stands for, at most: markers, and reward and end
 WORTH = 0.9  # a larger vocabulary is taken where it shortens episodes to this share or less
@@ -215,6 +220,7 @@ def settings(files: Sequence[Path], account: LogAccount, *, size: str = "1m", ba
         f"reasoning = {str(account.reasoning).lower()}  # whether the logs explain their steps",
         *(HIDDEN if account.hidden else []),
         "replayed_starts = true  # a dream of a recorded task begins as its recording does",
+        *([VALIDATED] if account.tasks >= VALIDATING else []),
         *([VERIFIED] if account.verifiable else []),
         *models.experience,
         "",
@@ -245,17 +251,17 @@ class _Models(NamedTuple):
     learner: list[str]
 
 
-def _epochs(tokens: int, epoch: int, limits: tuple[int, int]) -> int:
-    """As many epochs of that many tokens as show the model `tokens`, within the limits, and in any case `LEAST`."""
+def _epochs(tokens: int, epoch: int, limits: tuple[int, int], at_least: int) -> int:
+    """As many epochs of that many tokens as show the model `tokens`, within the limits, and in any case `at_least`."""
     least, most = limits
-    return max(math.ceil(LEAST / epoch), min(most, max(least, math.ceil(tokens / epoch))))
+    return max(math.ceil(at_least / epoch), min(most, max(least, math.ceil(tokens / epoch))))
 
 
 def _from_scratch(account: LogAccount, size: str) -> _Models:
     tasks = min(16, max(4, ITERATION // (RLConfig().group_size * max(1, account.episode_tokens))))
     tokens = max(1, account.episode_tokens)
-    epochs = _epochs(IMITATION, account.successes * tokens, EPOCHS)
-    fitted = _epochs(FIT, account.episodes * tokens, EXPERIENCE_EPOCHS)
+    epochs = _epochs(IMITATION, account.successes * tokens, EPOCHS, LEAST)
+    fitted = _epochs(FIT, account.episodes * tokens, EXPERIENCE_EPOCHS, LEAST_FIT)
     reply = 8 * math.ceil((account.action_tokens + 2) / 8)
     return _Models(
         [

@@ -23,6 +23,8 @@ from dreamgym.runs.rundir import RunDir
 from dreamgym.types import Prediction, Task, Trajectory
 
 log = logging.getLogger(__name__)
+MOST_VALIDATED = 150
+"""Logged tasks that are held out for `experience.validation_share`, at most: more would say little more."""
 
 
 def train_experience(run: RunDir, context: RunContext) -> None:
@@ -49,7 +51,7 @@ def validation_split(context: RunContext) -> tuple[list[Trajectory], list[Trajec
     share = context.config.experience.settings.get("validation_share", 0.0)
     keys = sorted({context.suite.task_key(trajectory.task) for trajectory in context.logs})
     random.Random(f"validation/{context.config.seed}").shuffle(keys)
-    held = set(keys[: round(share * len(keys))])
+    held = set(keys[: min(MOST_VALIDATED, round(share * len(keys)))])
     sides: tuple[list[Trajectory], list[Trajectory]] = [], []
     for trajectory in context.logs:
         sides[context.suite.task_key(trajectory.task) in held].append(trajectory)
