@@ -44,7 +44,7 @@ VERIFIED = (
 )
 NEAR = 'algorithm = {name = "grpo", kl_coef = 0.1}  # near the policy of the logs, for which the verifier is calibrated'
 FIT = 6_400_000  # tokens that the experience model is shown, in more epochs where there are few episodes
-EXPERIENCE_EPOCHS = (4, 32)  # at least and at most
+EXPERIENCE_EPOCHS = (4, 16)  # at least and at most
 LEAST_FIT = (
     1_200_000  # tokens that the experience model is shown, whatever the epochs: with half as many it had 49 % of states right, not 59
 )
