@@ -111,13 +111,13 @@ def crowd(path: Path, seconds: float) -> None:
 
     def write(pipe: int) -> None:
         store, i = open_store(path), 0
-        while time.monotonic() < end:
+        while time.monotonic() < end or not i:
             i += len(store.append(batch(f"{os.getpid()}", PER_BATCH)))
         os.write(pipe, str(i).encode())
 
     def tail(pipe: int) -> None:
         store, seen = open_store(path), 0
-        while time.monotonic() < end:
+        while time.monotonic() < end or not seen:  # however slow the machine
             for memories, _ in store.rows(after=seen):
                 assert [m.row for m in memories] == list(range(seen + 1, seen + len(memories) + 1))
                 seen += len(memories)
