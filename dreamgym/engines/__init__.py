@@ -1,4 +1,4 @@
-"""Engines sample from language models: `local` in this process, `server` over HTTP, `scripted` from a Python function.
+"""Engines sample from language models: `local` and, by text, `instruct` in this process, `server` over HTTP, `scripted` from a function.
 
 An engine is a module of this folder, or any module by its dotted path, with a function
 

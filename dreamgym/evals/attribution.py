@@ -1,6 +1,7 @@
 """Who decided: shares of dreamed next states and rewards by what determined them, and how often each was exactly right.
 
-A rule, an exact precedent, a composition of memories, or the experience model. What a rule or a memory decides is not the model's merit.
+A rule, an exact precedent, a mined condition, a composition of memories, or the experience model. What a rule or a memory decides is not
+the model's merit.
 """
 
 from __future__ import annotations

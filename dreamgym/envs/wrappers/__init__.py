@@ -1,4 +1,5 @@
-"""Suites around other suites: controls that show what a result owes to hand-written rules and to the words of one environment."""
+"""Suites around other suites: real environments for logs (`connected`), other views of states (`mapped`, `placeholders`), rules mined from
+logs (`induced_rules`), and two ablations: no hand-written rules (`without_rules`), other words (`renamed`)."""
 
 from __future__ import annotations
 

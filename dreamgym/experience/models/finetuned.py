@@ -33,7 +33,7 @@ REASONS_AS_LOGGED = True  # `reasoning = true` is what the logs explain, so noth
 
 
 class FinetunedConfig(RetrievalConfig):
-    """Settings of the fitted experience model. The first five hold in training as at inference."""
+    """Settings of the fitted experience model. `reasoning`, `history`, `state_delta` and `name_env` hold in training as at inference."""
 
     reasoning: Literal[True, False, "changes"] = True
     """The reasoning trace that precedes a next state. true: what the logs explain, by the agent's recorded thoughts, a teacher or the

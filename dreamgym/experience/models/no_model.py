@@ -1,8 +1,9 @@
 """The control without a model: rules, memory and the episode's history answer, and nothing is trained or generated.
 
-After rules, exact recall and composition, which every experience model has, an answer is a state of the history (`history_copy`), or else
-the nearest precedent: the retrieved memory with the same action if there is one. What the precedent changed in its own state is changed in
-the present one where that can be done (`state_delta`). It always answers. What a trained model does no better than this is not learned.
+After rules, recall, conditions and composition, which every experience model has, an answer is a state of the history (`history_copy`), or
+else the nearest precedent: the retrieved memory with the same action if there is one. What the precedent changed in its own state is
+changed in the present one where that can be done (`state_delta`). It always answers. What a trained model does no better than this is not
+learned.
 """
 
 from __future__ import annotations

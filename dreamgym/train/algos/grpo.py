@@ -6,7 +6,8 @@
 Z is the number of trained tokens in the whole mini-batch (token-mean, DAPO), given by the caller, so that micro-batches do not matter.
 A group without variance, or of one rollout, has advantage 0, less the penalties of its turns where the configuration has any. Rollouts of
 advantage 0 are left out, and their tokens do not count in Z.
-`negative_weight` scales negative advantages; at 0 only successes are trained on, which is more stable for small policies.
+`negative_weight` scales negative advantages; at 0 only rollouts above their group's mean are trained on, which is more stable for small
+policies.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class GRPOConfig(ClippedConfig):
     statistics: Literal["trajectory", "step"] = "trajectory"
     """Mean and deviation over the group's rollouts (the paper), or over all their turns, so that long rollouts count more (verl-agent)."""
     negative_weight: float = 1.0
-    """Scales negative advantages; at 0 only successes are trained on."""
+    """Scales negative advantages; at 0 only rollouts above their group's mean are trained on."""
 
 
 class GRPO:
