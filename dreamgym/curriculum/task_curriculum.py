@@ -47,7 +47,7 @@ class CurriculumConfig(Config):
     """How tasks are chosen."""
 
     strategy: Literal["variance", "uniform"] = "variance"
-    """`uniform` samples real tasks uniformly and generates none: the control."""
+    """`uniform`, the baseline, samples real tasks uniformly and generates none."""
     synthetic_share: float = Field(default=0.1, ge=0.0, le=1.0)
     """lambda: the largest share of synthetic tasks in an iteration, rounded down: none of 8 tasks at 0.1. The paper gives no value; in the
     shop 0.25 cost three points (docs/lab/log.md)."""

@@ -41,7 +41,7 @@ NOT_GRANTED = "the model says failure, and a second opinion does not accept a su
 
 
 class GuardConfig(Config):
-    """Which rules are on. Off is the control of the ablations, not a way to train."""
+    """Which rules are on. Switch them off for an ablation only."""
 
     admissibility: bool = True
     """Answer by rule what can do nothing: actions that name nothing in the state, and those that are known to change nothing."""

@@ -27,7 +27,7 @@ class RetrievalConfig(Config):
     k: int = Field(default=1, ge=0)
     """Retrieved memories per step; 0 is the ablation without replay."""
     retrieval: Literal["similar", "random"] = "similar"
-    """`random` is the control: as many memories of the same buffer, drawn at random."""
+    """`random` is the ablation of similarity: as many memories of the same buffer, drawn at random."""
     recall: bool = True
     """Answer from memory, without generation, where real memory holds the same situation and all precedents agree (`experience.recall`),
     where it holds the action in the same task and nothing changed the answer since (`experience.task_recall`), or where the rules compose

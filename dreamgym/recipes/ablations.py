@@ -51,7 +51,7 @@ ABLATIONS: Mapping[str, Ablation] = {
         },
     ),
 }
-"""The ablations of the paper's Table 2 and Figure 4, with further controls: memories drawn at random, no recall, no model, no verifier,
+"""The ablations of the paper's Table 2 and Figure 4, with further ones: memories drawn at random, no recall, no model, no verifier,
 none with probes, and no guard."""
 
 

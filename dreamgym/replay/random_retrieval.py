@@ -1,4 +1,4 @@
-"""The control of retrieval: memories drawn at random. What they teach, any memory teaches; the rest of the gain is similarity."""
+"""The ablation of retrieval: memories drawn at random. What they teach, any memory teaches; the rest of the gain is similarity."""
 
 from __future__ import annotations
 

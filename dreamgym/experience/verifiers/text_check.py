@@ -1,4 +1,4 @@
-"""The control beside a learned verifier: the hand-written check of success of the suite's rules, in a run that has no rules otherwise.
+"""The baseline of a learned verifier: the hand-written check of success of the suite's rules, in a run that has no rules otherwise.
 
 With `rules = "none"` the experience model, the guard and the logs know nothing of the environment's texts. This verifier alone asks the
 suite's `TextRules.check_success`, so that two runs differ in who judges and in nothing else.

@@ -227,7 +227,7 @@ def test_init_writes_every_setting_of_train_as_a_comment(
     settings = [(before, line) for before, line in pairwise(lines) if " = " in line and not line.startswith("##")]
     bare = [line for before, line in settings if not before.startswith("## ") and before != "# [replay.encoder]"]
     assert len(settings) > 120 and not bare, "every setting is explained above it"
-    assert '## `random` is the control: as many memories of the same buffer, drawn at random. ("similar", "random")' in lines
+    assert '## `random` is the ablation of similarity: as many memories of the same buffer, drawn at random. ("similar", "random")' in lines
     file.write_text("\n".join(line.removeprefix("# ") for line in lines))
     assert read(TrainConfig, file) == TrainConfig()
     assert command(monkeypatch, capsys, "init", file)[0] == 2, "an existing file is left alone"
