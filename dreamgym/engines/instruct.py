@@ -39,7 +39,7 @@ class InstructConfig(Settings):
     max_batch: int = Field(16, ge=1)
     """Conversations that are answered together. The next ones are taken when all of them have their reply."""
     max_context: int | None = Field(None, ge=2)
-    """Tokens of a conversation and its reply; None: what the model was built for."""
+    """Tokens of a conversation and its reply; not set: what the model was built for."""
 
     @property
     def backbone(self) -> BackboneConfig:

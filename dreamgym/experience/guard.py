@@ -52,8 +52,8 @@ class GuardConfig(Config):
     mask_doubtful: bool = True
     """Leave out an episode whose success is grounded on pages that no real environment could have shown (`TextRules.contradictions`)."""
     only_success_ends: bool = False
-    """Worlds that end when the task is done and never before: a success ends them, an end without one is no end, and an episode that
-    goes on although the state shows every requirement met is left out, as a disputed end is. Goes with `grounding`."""
+    """For environments that end only with success: other predicted ends are ignored. An episode that goes on although the state shows every
+    requirement met is left out, as a disputed end is. Goes with `grounding`."""
 
 
 @dataclass(frozen=True)

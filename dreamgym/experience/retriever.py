@@ -33,8 +33,8 @@ class RetrievalConfig(Config):
     where it holds the action in the same task and nothing changed the answer since (`experience.task_recall`), or where the rules compose
     the answer from several memories (`TextRules.composer`)."""
     conditions: bool = True
-    """Answer without generation where a condition holds under which real rows were always answered so (`experience.conditions`). Goes with
-    `recall`, which says what the task hides."""
+    """Answer without generation when a mined condition holds under which every real transition had this answer (`experience.conditions`).
+    Goes with `recall`, which says what the task hides."""
 
 
 class Retriever:

@@ -40,7 +40,7 @@ class BackboneConfig(Config):
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     """How the model's own forward attends, in training; the engine brings its own."""
     lora: LoraConfig | None = None
-    """None trains every weight."""
+    """LoRA adapters; not set: every weight is trained."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass instead of keeping them: a third more time, far less memory."""
     markers: bool = False

@@ -13,7 +13,7 @@ from dreamgym.llm.backbone_settings import ChatBackbone
 
 
 class PolicyConfig(Config):
-    """Who acts. Without a backbone it is the small transformer, which begins as the experience model."""
+    """The policy. Without a backbone it is the small transformer, which begins as the experience model."""
 
     backbone: ChatBackbone | None = None
     """A pretrained instruct model, whole or with adapters. It speaks its own chat template."""
@@ -25,7 +25,7 @@ class PolicyConfig(Config):
     """How a backbone calls the tools of an environment that has some: in the tool format of its chat template, as text, or, "off", as any
     other action. "auto" is native where the template has a usable form, else text."""
     max_reply_tokens: int | None = Field(default=None, ge=1)
-    """Tokens of a turn, thinking included; a longer one is cut, and what there is of it is read, if its thinking has ended. None: 24 for
+    """Most tokens of a turn, thinking included; a longer reply is cut, and its action is read if the thinking has ended. Not set: 24 for
     the small policy, 256 for a backbone."""
     window: int | None = Field(default=None, ge=0)
     """Past turns that a prompt shows at most; without it, all. 0 is for states that say all that matters."""

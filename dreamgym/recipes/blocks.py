@@ -85,9 +85,10 @@ class LogsConfig(Config):
     trajectories: int = Field(default=5000, ge=1, le=MOST)
     """Number of scripted episodes; files are read whole."""
     tasks: int | None = Field(default=None, ge=1, le=MOST)
-    """Number of distinct tasks that scripted episodes are played on, each several times; None: as many as there are."""
+    """Number of distinct tasks that scripted episodes are played on, each several times; not set: as many as there are."""
     transitions: int | None = Field(default=None, ge=1)
-    """Keep only the first whole trajectories that hold so many transitions: data sizes as in the paper's Figure 5, each within the next."""
+    """Keep only the first whole trajectories with at least this many transitions: the data sizes of the paper's Figure 5, each within the
+    next."""
     mix: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     """Shares of the scripted policies; empty: those of the environment suite."""
     invalid_actions: float = Field(default=0.0, ge=0, le=1)
@@ -185,9 +186,9 @@ class ExperienceConfig(Config):
     training: SFTConfig | None = None
     """The fit to the logs (Eq. 5), of a model that needs one."""
     verifier: VerifierConfig | None = None
-    """The verifier that gives a second opinion on its predictions, after the rules of the guard; None: nobody."""
+    """The verifier that gives a second opinion on its predictions, after the rules of the guard; not set: no verifier."""
     horizon: int | None = Field(default=None, ge=1)
-    """Steps after which a dream is cut off; None: as many as the environment allows. `dreamgym fidelity` measures how long dreams are
+    """Steps after which a dream is cut off; not set: as many as the environment allows. `dreamgym fidelity` measures how long dreams are
     right."""
 
     @model_validator(mode="before")
@@ -331,7 +332,7 @@ class RefreshConfig(Config):
 
 
 class RLConfig(Config):
-    """One call of the loop."""
+    """Settings of one RL loop."""
 
     algorithm: AlgorithmConfig = AlgorithmConfig.model_validate({"entropy_coef": 0.01})
     iterations: int = Field(default=60, ge=0, le=MOST)
@@ -351,10 +352,9 @@ class RLConfig(Config):
     train_tasks: int = Field(default=2000, ge=1, le=MOST)
     """Training tasks that the curriculum chooses from."""
     logged_tasks: bool = False
-    """Train on tasks of the logs alone: of what their worlds hide the logs show a part, which a dream recalls
-    (`experience.task_recall`)."""
+    """Train only on tasks of the logs, whose hidden state the dream can recall as far as the logs show it (`experience.task_recall`)."""
     max_real_steps: int | None = Field(default=None, ge=1)
-    """Stop before an iteration as long as the longest so far would use more real steps than this; the first one may be as long as it is."""
+    """Stop when an iteration as long as the longest so far could exceed this many real steps; the first always runs."""
     max_seconds: float | None = Field(default=None, gt=0)
     """Stop after this many seconds of training, for budgets in time; the iterations done are recorded."""
     learner: LearnerConfig = LearnerConfig()

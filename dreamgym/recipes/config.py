@@ -288,7 +288,7 @@ class SimToReal(Config):
     tasks_per_iter: int = Field(default=8, ge=1, le=MOST)
     """Number of tasks that an iteration rolls out."""
     max_real_steps: int | None = Field(default=2000, ge=1)
-    """Stop before an iteration that would use more real steps than this."""
+    """Stop when an iteration as long as the longest so far could exceed this many real steps; the first always runs."""
     max_seconds: float | None = Field(default=None, gt=0)
     """Stop after this many seconds of this stage; the dream's own `max_seconds` does not apply here."""
     logged_tasks: bool | None = None

@@ -46,11 +46,11 @@ class ReplayBufferConfig(Config):
     index: str = "exact"
     """What finds the nearest vectors: a plug-in of `replay/indexes`."""
     max_rows: int = Field(default=0, ge=0)
-    """Beyond it dreams are evicted, see `eviction`; real and demo rows never are. 0: no limit."""
+    """Largest number of rows, 0 for no limit; above it dreamed rows are evicted (`eviction`), never real ones."""
     index_options: dict[str, Any] = {}
-    """Such as `{device = "cuda"}`."""
+    """Settings of the index, such as `{device = "cuda"}`."""
     store_options: dict[str, Any] = {}
-    """Such as `{timeout_s = 5.0}`."""
+    """Settings of the store, such as `{timeout_s = 5.0}`."""
 
 
 class ReplayBuffer:

@@ -26,7 +26,7 @@ class FitConfig(Config):
     warmup: float = Field(default=0.03, ge=0, lt=1)
     """Share of the steps over which the learning rate rises."""
     weight_decay: float = Field(default=0.01, ge=0)
-    """Decoupled, as in AdamW."""
+    """Weight decay, decoupled as in AdamW."""
     grad_clip: float = Field(default=1.0, gt=0)
     """The largest norm of a step's gradient."""
     bf16: bool = True
@@ -39,9 +39,10 @@ class SFTConfig(FitConfig):
     batch_tokens: int = Field(default=16_384, ge=1)
     """Positions per optimiser step, padding included."""
     micro_tokens: int | None = Field(default=None, ge=1)
-    """Positions of one backward pass, a limit of memory: gradients of the parts of a step are summed. None takes a step whole."""
+    """Positions of one backward pass, a limit of memory: gradients of the parts of a step are summed. Not set: a step is one backward
+    pass."""
     seconds: float | None = Field(default=None, gt=0)
-    """Stop after this many seconds whatever the epochs; the schedule follows the clock. None trains as `epochs` says."""
+    """Stop after this many seconds whatever the epochs; the schedule follows the clock. Not set: as `epochs` says."""
 
 
 class DPOConfig(FitConfig):
@@ -66,14 +67,14 @@ class LearnerConfig(Config):
     warmup_steps: int = Field(default=0, ge=0)
     """Optimiser steps over which the learning rate rises to `lr`: each of Adam's first steps moves every weight by about all of it."""
     weight_decay: float = Field(default=0.0, ge=0.0)
-    """Decoupled, as in AdamW."""
+    """Weight decay, decoupled as in AdamW."""
     grad_clip: float = Field(default=0.5, gt=0.0)
     """The largest norm of a step's gradient."""
     minibatches: int = Field(default=4, ge=1, le=10_000)
     """Optimiser steps per epoch, each on whole trajectories; fewer when less than `min_trajectories` would share one."""
     min_trajectories: int = Field(default=24, ge=1)
-    """The size of Adam's step does not depend on the number of episodes, and late in training few groups are mixed: a step on five
-    episodes is mostly noise."""
+    """Fewest trajectories of one optimiser step; with fewer, an iteration gets fewer minibatches. The size of Adam's step does not depend
+    on the number of episodes, and late in training few groups are mixed: a step on five episodes is mostly noise."""
     epochs: int = Field(default=1, ge=1, le=10_000)
     """Passes over an iteration's trajectories."""
     micro_tokens: int = Field(default=16_384, ge=1)

@@ -19,7 +19,7 @@ class ServerEngineConfig(ServerConfig):
     """The settings of the plug-in."""
 
     tokenizer: str | Path | None = None
-    """The directory of the checkpoint that the server runs; None: the tokenizer that the engine is built with."""
+    """The directory of the checkpoint that the server runs; not set: the tokenizer that the engine is built with."""
 
 
 Config = ServerEngineConfig

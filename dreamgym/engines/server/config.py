@@ -26,8 +26,8 @@ class ServerConfig(Config):
     training: bool = True  # refuse requests whose log-probabilities would not be the learner's; False: such log-probabilities are nan
     server_logprobs: Logprobs | None = None  # what the server reports; None: the dialect's default
     tolerance: float | None = Field(None, gt=0)
-    """Nats by which the server's log-probabilities of a probe may differ from those of the model whose weights are published. None: 0.05,
-    and 0.25 for a model in bfloat16. Set 0.25 for a server in bfloat16 and a model in float32."""
+    """Nats by which the server's log-probabilities of a probe may differ from those of the model whose weights are published. Not set:
+    0.05, and 0.25 for a model in bfloat16. Set 0.25 for a server in bfloat16 and a model in float32."""
     concurrency: int = Field(64, ge=1)  # requests under way at once, those between two attempts included
     retries: int = Field(4, ge=0)  # further attempts of a request
     timeout_s: float = Field(300.0, gt=0)  # of one attempt, from sending to the whole answer

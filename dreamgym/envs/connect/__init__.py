@@ -27,15 +27,15 @@ class ConnectionConfig(Config):
     options: dict[str, Any] = Field(default_factory=dict)
     """Arguments of `gymnasium.make` or of the function, or variables of the environment of an MCP command."""
     timeout_s: float = Field(default=30.0, gt=0)
-    """Of one connection, reset or action. What takes longer is given up, and the episode is a failed rollout."""
+    """Seconds for one connection, reset or action. What takes longer is given up, and the episode is a failed rollout."""
     retries: int = Field(default=2, ge=0, le=100)
     """Further attempts to connect and reset. An action is never repeated: it may have taken effect."""
     max_calls_per_episode: int | None = Field(default=None, ge=1)
     """Calls, or actions that are no calls, after which an episode is cut."""
     max_calls: int | None = Field(default=None, ge=1)
-    """Of one command in all. The command stops when they are used up."""
+    """Calls that one command may make. It stops before a call beyond them."""
     max_result_chars: int = Field(default=200_000, ge=1)
-    """A longer result ends the episode as a failed rollout."""
+    """Characters of a result; a longer one ends the episode as a failed rollout."""
     score: str = ""
     """`module:function`, called as function(task, steps) when the environment or a final call ends an episode, or a limit of calls cuts it,
     and not at the horizon; `steps` are (action, raw state). It returns a number, 1.0 for a success, or a truth value. Empty: the

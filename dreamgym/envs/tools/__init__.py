@@ -29,7 +29,7 @@ class ToolsConfig(LogConfig):
     """Which episodes and tools the suite is made from."""
 
     tools: Path | None = None
-    """A JSON list of tools: {"name", "description", "parameters"}, the latter a JSON schema. None: inferred from the recorded calls."""
+    """A JSON list of tools: {"name", "description", "parameters"}, the latter a JSON schema. Not set: inferred from the recorded calls."""
     shown: Shown = "latest"
     """What the policy reads of a state: what its latest calls returned, or the `whole` state, which goes with `policy.window = 0`."""
 

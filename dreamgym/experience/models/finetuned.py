@@ -47,10 +47,10 @@ class FinetunedConfig(RetrievalConfig):
     name_env: bool = False
     """Put the environment's name before the instruction: for one model of several environments (`recipes.universal`)."""
     max_context: int | None = Field(default=None, ge=64)
-    """Tokens of prompt and answer together; None: as many as the engine takes. Longer prompts lose their oldest steps first, then memories;
-    both are counted. A state is never cut."""
+    """Tokens of prompt and answer together; not set: as many as the engine takes. Longer prompts lose their oldest steps first, then
+    memories; both are counted. A state is never cut."""
     max_answer_tokens: int = Field(default=160, ge=1)
-    """A longer answer is unreadable."""
+    """Tokens of an answer; a longer one counts as unreadable."""
     temperature: float = Field(default=0.0, ge=0)
     """Sampling temperature of next states. 0 (the likeliest answer) suits deterministic environments. 1 suits partially observed ones,
     where the likeliest content of an unseen place would be the same in every dream."""

@@ -53,7 +53,7 @@ class LearnedVerifierConfig(CalibrationConfig):
     features: Features = "hashed"
     """The features with which the verifier reads claims: hashed words, a frozen `backbone`, or "both" beside each other."""
     backbone: BackboneConfig | None = None
-    """The pretrained model that it reads with; None: the experience model's. It is loaded without adapters and markers."""
+    """The pretrained model that it reads with; not set: the experience model's. It is loaded without adapters and markers."""
     probes: ProbesConfig = ProbesConfig()
     labels: str = ""
     """A finished run whose claims of success a person has judged with `dreamgym label`: they join the logs as probes do."""
