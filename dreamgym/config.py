@@ -1,7 +1,7 @@
 """Configuration: frozen pydantic models that refuse unknown keys, read from short TOML files.
 
 Each component keeps its own `Config` subclass beside itself; only `recipes` sees several at once. `read` reports an unknown key
-with the nearest known one, because an option that is silently ignored costs somebody a week. Presets are files of this package.
+with the nearest known one, because an option that is silently ignored is hard to notice. Presets are files of this package.
 """
 
 from __future__ import annotations

@@ -7,11 +7,11 @@
     │   ├── MissingExtra    an optional package is not installed
     │   ├── MissingModel    a pretrained model is not on this machine
     │   └── RunDirError     the run directory is of another version, half-written, or not a run
-    ├── ServerError         a server we depend on refused, failed for good or broke its word: a later try may help
+    ├── ServerError         a server we depend on refused, failed for good or sent an invalid answer: a later try may help
     │   └── EnvironmentFailure  a real environment failed in an episode, which becomes a failed rollout
-    └── InvariantError      a bug of ours, or a world that changed under us: stop at once
+    └── InvariantError      a bug of ours, or external state that changed during the run: stop at once
 
-A model that answers garbage is not an exception: it is counted on the prediction or the trajectory (`types.Trajectory.error`).
+A model's unreadable answer is not an exception: it is counted on the prediction or the trajectory (`types.Trajectory.error`).
 
 The operating system and libraries raise errors of their own. `explain` turns those that a user can cause (a full disk, a name of 300
 characters, a damaged file, a server that is away) into errors of this tree. Every other exception is a bug and keeps its traceback.

@@ -1,1 +1,1 @@
-"""dreamgym's environments in the clothes that other people's programs expect."""
+"""Adapters that expose suites and dreams through the interfaces of other libraries."""

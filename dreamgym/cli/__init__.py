@@ -157,7 +157,7 @@ app.add_typer(web.app, name="web")
 def main() -> None:
     """Entry point. An error that a user can cause is one message and exit code 2. A bug is a traceback."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # half characters of file names and logs are printed as escapes
+        if isinstance(stream, TextIOWrapper):  # lone surrogates of file names and logs are printed as escapes
             stream.reconfigure(errors="backslashreplace")
     limit_spinning()
     before = signal.signal(signal.SIGTERM, _terminated)

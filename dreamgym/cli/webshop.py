@@ -99,7 +99,7 @@ CHOICES = {"goals": ("synthetic", "human"), "mode": ("text", "text_rich"), "tagg
 
 
 def _begin(**chosen: str) -> None:
-    """Refuse choices that these commands do not know, and let the log speak on standard error."""
+    """Refuse choices that these commands do not know, and write the log to standard error."""
     import logging
 
     from dreamgym.errors import UsageError, nearest

@@ -3,10 +3,10 @@
 No environment is known here. What is looked for:
 
 * where the argument of an action comes from: the elements that the state lists in brackets, the words of the state, of the instruction, or
-  of an earlier state. An action whose argument is from nowhere changes nothing, where the instruction is no source, or the argument is
+  of an earlier state. An action whose argument has no source changes nothing, where the instruction is no source, or the argument is
   always an identifier;
 * which elements are words of the environment, such as buttons, and which are names of single things, listed in few episodes;
-* which few values a named argument takes, where it comes from nowhere;
+* which few values a named argument takes, where it has no source;
 * which kinds of action never change anything, those included that no log shows at work;
 * which actions end an episode;
 * what an episode shows twice (`envs.consistency`).

@@ -1,7 +1,7 @@
 """An instruct model as the judge of dreamed transitions (App. C.4), and a judgement of the judge.
 
 Each transition gets 0, 1 or 2 for consistency, diversity, informativeness and hallucination; higher is better in all four, so 2 in
-hallucination means that nothing is made up. A judge can be kind, lazy or blind, so three controls go with it:
+hallucination means that nothing is made up. A judge can be lenient, careless or wrong, so three checks go with it:
 
 * real transitions and corrupted ones are mixed in, in the same form and in random order: a judge that does not rank the real above the
   corrupted has said nothing about the dream (`controls`);
@@ -170,7 +170,7 @@ def judge(
 ) -> list[Judged]:
     """Scores for every case, in order. Replies are kept in a file, and what it holds is not asked for again.
 
-    `watch(finished, note)` hears of progress; `len(cases)` and the retests make the whole.
+    `watch(finished, note)` is called with progress; `len(cases)` and the retests make the whole.
     """
     retests = sorted(random.Random(f"retest/{config.seed}").sample(range(len(cases)), min(config.retests, len(cases))))
     asked = [(case, False) for case in cases] + [(cases[i], True) for i in retests]

@@ -1,7 +1,7 @@
 """Paired replay: what the real environment says of an episode that was dreamed.
 
 The dreamed action sequence is executed in the real environment on the same task. Where the two part, and whether they end alike,
-is the only honest measure of a dream under the policy that is trained in it; accuracy on logged data does not show it.
+is the only direct measure of a dream under the policy that is trained in it; accuracy on logged data does not show it.
 """
 
 from __future__ import annotations

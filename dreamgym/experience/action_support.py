@@ -1,8 +1,7 @@
-"""What a dream rests on: the actions that somebody has really taken.
+"""Whether real data contains an action.
 
-What follows an action of which no real memory tells is a guess, however sure the model sounds. Model-based RL from logs is pessimistic
-about such steps, or the policy learns to live off its model's mistakes: MOPO (arXiv:2005.13239) charges for them, MOReL (arXiv:2005.05951)
-stops there. Here a dream marks them, and `ood_penalty` of every algorithm is what a turn is charged.
+Model-based RL from logs is pessimistic about actions without data: MOPO (arXiv:2005.13239) penalises them, MOReL (arXiv:2005.05951) ends
+the episode. Here a dream marks such steps, and `ood_penalty` of an algorithm is subtracted from the turn's reward.
 """
 
 from __future__ import annotations

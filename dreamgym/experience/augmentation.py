@@ -1,4 +1,4 @@
-"""What logs seldom hold and an experience model must know: wrong goals, goals missed by a hair, and actions that do not exist.
+"""Training examples that logs seldom contain: other goals, near-miss goals, inadmissible actions.
 
 A policy in training will try all of them. Every copy is labelled by the TextRules' text check or its action rules, which see what an agent
 sees; its id begins with the id of the trajectory it was made from, so that a row never retrieves its own original. No copy is made where

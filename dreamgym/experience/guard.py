@@ -1,6 +1,6 @@
 """The guard: which predictions of the experience model count.
 
-Two checks by TextRules. *Admissibility*, before the model: an inadmissible action, one that names an identifier from nowhere, or a known
+Two checks by TextRules. *Admissibility*, before the model: an inadmissible action, one that names an unknown identifier, or a known
 no-op gets the same state (or an error) and reward 0 without asking the model (the failure-state rule of the paper's section 4.1).
 *Grounded success*, after it: a positive reward is kept only if instruction, history and state support it, where the rules judge success;
 where they contradict each other the episode is masked. So is one that the model calls a failure while its state shows a success.
@@ -29,12 +29,12 @@ FAILURE_STATE = "no such element, so nothing changes."
 REFUSAL = "it cannot be done, so an error comes back."
 RULES = {
     "inadmissible": "failure state by rule",
-    "unfounded": "an identifier from nowhere is refused by rule",
+    "unfounded": "an unknown identifier is refused by rule",
     "noop": "nothing changes by rule",
 }
 DISPUTED = "the model says failure, and the state shows every requirement met"
 DISAGREED = "a second opinion disagrees"
-IMPOSSIBLE = "the way to the success contradicts itself"
+IMPOSSIBLE = "the trajectory to the success is contradictory"
 REFUSED, NOTED = "refused by a second opinion", "doubted by a second opinion"
 GRANTED = "the model says failure, and a second opinion accepts the success"
 NOT_GRANTED = "the model says failure, and a second opinion does not accept a success"

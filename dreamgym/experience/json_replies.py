@@ -46,7 +46,7 @@ def unmarked(text: str) -> str:
 
 
 def clean(text: str) -> str:
-    """The text without half characters (lone surrogates), which no file and no server takes."""
+    """The text without lone surrogates, which no file and no server takes."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

@@ -79,7 +79,7 @@ class ChatTeacher:
     def annotate(self, trajectories: Sequence[Trajectory], *, watch: Callable[[int, str], None] | None = None) -> list[Trajectory]:
         """The trajectories with the model's reasoning, in order, without those that could not be had (`counts`, `problems`).
 
-        `watch(finished, note)` hears of progress. ServerError when the server fails for good; what was annotated until then is kept.
+        `watch(finished, note)` is called with progress. ServerError when the server fails for good; what was annotated until then is kept.
         """
         with self.ledger.owned():
             missing = self._missing(trajectories)

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def whole_letters(text: str) -> str:
-    """The text with half characters (lone surrogates, which logs may hold and no tokenizer takes) as question marks."""
+    """The text with lone surrogates, which logs may hold and no tokenizer takes, as question marks."""
     return text.encode("utf-8", "replace").decode()
 
 

@@ -204,7 +204,7 @@ class SharedConfig(Config):
 
     @property
     def ablates_logged_reasoning(self) -> bool:
-        """Whether a reasoning that is the logs' own is taken away; `factory.check_reasoning` wants to know whether they have any."""
+        """Whether a reasoning that is the logs' own is taken away: used by `factory.check_reasoning`."""
         plugin = plugins.load("experience.models", self.experience.name)
         as_logged = getattr(plugin, "REASONS_AS_LOGGED", False) and self.experience.settings.get("reasoning") is True
         return as_logged and "reasoning" in getattr(self, "ablations", ())

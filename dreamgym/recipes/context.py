@@ -65,12 +65,12 @@ class RunContext:
         return replace(self, config=self.config.without(ablation), experience_checkpoint=checkpoint)
 
     def checkpoint(self, name: str) -> Path:
-        """Where the model of that name lies."""
+        """The folder of the model of that name."""
         return self.path / "checkpoints" / name
 
     @cached_property
     def policies(self) -> Policies:
-        """How the policies of this run are made, kept and put to act."""
+        """How the policies of this run are created, saved and run."""
         config = self.config
         return Policies(
             config.policy,

@@ -194,7 +194,7 @@ def _verifier_backbone(config: SharedConfig) -> list[LoadedModel]:
 
 
 def _instruct(engine: Mapping[str, Any] | None) -> BackboneConfig | None:
-    """The model of the engine `instruct`; None for other engines, whose memory is their own affair."""
+    """The model of the engine `instruct`; None for other engines, whose memory is not counted."""
     if not engine or engine.get("name") != "instruct":
         return None
     return InstructConfig.model_validate({key: value for key, value in engine.items() if key != "name"}).backbone

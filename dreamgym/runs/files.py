@@ -169,7 +169,7 @@ def is_number(value: Any) -> TypeGuard[int | float]:
 
 
 def dumps(value: Any, *, allow_nan: bool = True) -> str:
-    """JSON with letters as they are; with escapes where a text holds half characters, which UTF-8 has no bytes for."""
+    """JSON with letters as they are; with escapes where a text holds lone surrogates, which UTF-8 has no bytes for."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=allow_nan)
     return text if text == text.encode("utf-8", "replace").decode("utf-8") else json.dumps(value, allow_nan=allow_nan)
 

@@ -26,7 +26,7 @@ STRANGERS = ("mug 4", "desk 3", "fridge 2", "shelf 9", "apple 5", "book 7", "dra
 
 
 class ScriptMemory:
-    """What a housekeeper has made up its mind about within an episode; what it has seen, the state says."""
+    """What a scripted policy has decided within an episode; what it has seen, the state says."""
 
     def __init__(self, walkthrough: Sequence[Action] = ()) -> None:
         self.target = ""  # the place chosen to put things
@@ -48,7 +48,7 @@ def expert(goal: Goal, state: State, rng: random.Random, memory: ScriptMemory) -
 
 
 def noisy(goal: Goal, state: State, rng: random.Random, memory: ScriptMemory) -> Action:
-    """An expert who dawdles, and now and then forgets to treat what it holds."""
+    """An expert with detours that sometimes does not treat what it holds."""
     if rng.random() < 0.3:
         return wander(goal, state, rng, memory)
     if goal.quality and state.held and goal.quality not in state.qualities(state.held) and rng.random() < 0.1:

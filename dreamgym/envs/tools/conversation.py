@@ -157,7 +157,7 @@ def _plain(text: str) -> list[str]:
 
 
 def _sound(text: str) -> str:
-    """The text with question marks for half characters, which no file could hold."""
+    """The text with question marks for lone surrogates, which no file could hold."""
     return text.encode("utf-8", "replace").decode()
 
 

@@ -1,6 +1,6 @@
 """Scripted policies of mixed skill, so that logs cover what agents do: good, sloppy, aimless, and impossible actions.
 
-They read the abstract state and the instruction only, as an agent would. `noisy` is the typical author of somebody's logs.
+They read the abstract state and the instruction only, as an agent would. `noisy` is like the agent of typical logs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def expert(instruction: str, state: str, rng: random.Random, memory: ScriptMemor
 
 
 def noisy(instruction: str, state: str, rng: random.Random, memory: ScriptMemory) -> Action:
-    """An expert who slips: vague searches, wrong picks, forgotten options, detours."""
+    """An expert that makes mistakes: vague searches, wrong picks, forgotten options, detours."""
     if rng.random() < 0.12 and not state.startswith("shop home"):
         return wander(instruction, state, rng, memory)
     return expert(instruction, state, rng, memory, slip=0.3)

@@ -51,7 +51,7 @@ class InducedRules(StateMapping):
         return _numbered(observation.text, self._words, self._names.shown) if self._names else self.inner.view(observation)
 
     def admissible(self, observation: Observation, history: Sequence[Transition], action: Action) -> bool | None:
-        """False for an argument from nowhere or of a value that no log has, and for kinds that no log shows at work; True where each
+        """False for an argument without a source or of a value that no log has, and for kinds that no log shows at work; True where each
         argument has a rule and a source. Of several calls in a turn all must be excluded: the others may be made all the same."""
         if self.inner.admissible(observation, history, action) is False:
             return False

@@ -1,6 +1,6 @@
 """Claims with labels from logs alone: what ended in success, and what did not or would not have.
 
-True claims are the ends of logged successes. False ones, in decreasing trust:
+True claims are the ends of logged successes. False ones, the most reliable first:
 
 * `failures`: the ends of logged failures;
 * `swapped`: a success under another episode's instruction; half of them under one of the most similar instructions;

@@ -1,4 +1,4 @@
-"""Claims of success that a person judged (`dreamgym label`): the probes of those who have no environment."""
+"""Claims of success that a person judged (`dreamgym label`): they take the place of probes where there is no environment."""
 
 from __future__ import annotations
 

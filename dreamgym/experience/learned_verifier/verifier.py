@@ -1,4 +1,4 @@
-"""A verifier that nobody wrote: a learned head on the text of a claim, calibrated on claims that it was not fitted to.
+"""A verifier learned from logs: a head on the text of a claim, calibrated on claims that it was not fitted to.
 
 It is fitted to logs alone, and again to logs and probes: dreamed claims that were tried in the real environment, or judged by a person.
 Logs do not hold what a policy in training will claim, so that only a calibration on its own refuted claims is called certified.

@@ -1,7 +1,7 @@
 """A second opinion by an instruct model: does what the experience model claims follow from what is shown?
 
-It sees the instruction, the history and the claim, and not the reasoning of the model that made it. Several samples vote; a tie believes.
-Best another model than the one that dreams: a model agrees with itself.
+It sees the instruction, the history and the claim, and not the reasoning of the model that made it. Several samples vote; a tie accepts the
+claim. Use another model than the one that dreams: a model agrees with itself.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def signature(tool: Mapping[str, Any]) -> str:
 
 
 def _kind(schema: Any) -> str:
-    """The values of a parameter, shortly."""
+    """The values of a parameter in short form."""
     if not isinstance(schema, Mapping):
         return "any"
     if isinstance(schema.get("enum"), list) and len(schema["enum"]) <= 8:

@@ -46,7 +46,7 @@ def converge_sft(run: RunDir, context: RunContext, config: SFTConfig, *, patienc
     curve: list[dict[str, Any]] = run.data("sft-curve")["curve"] if run.done("sft-curve") else []
 
     def epochs(step: int) -> float:
-        """The passes that so many steps are."""
+        """The number of passes that `step` steps make."""
         while ends[-1] < step:
             ends.append(ends[-1] + len(sft.one_pass(lengths, config, seed=context.config.seed, epoch=len(ends) - 1)))
         return float(np.interp(step, ends, range(len(ends))))
