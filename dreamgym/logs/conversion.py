@@ -1,21 +1,21 @@
-"""From the normal form to the project's episodes: calls and results are paired by id, a turn of the agent is an action, and the state
-before and after it is the conversation so far (`envs.tools.conversation`)."""
+"""From the normal form to the project's episodes: calls and results are paired (`logs.pairing`), a turn of the agent is an action, and the
+state before and after it is the conversation so far (`envs.tools.conversation`)."""
 
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dreamgym.envs.tools.conversation import START, Exchange, Limits, extend
 from dreamgym.envs.tools.shortening import shorten_arguments, shorten_result, shorten_text
+from dreamgym.logs.pairing import UNASKED, paired
 from dreamgym.logs.records import Account, LoggedEpisode, Message
 from dreamgym.logs.redaction import Redactor
 from dreamgym.tool_calls import ToolCall, action_of, respond
 from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
 
-UNANSWERED, UNASKED = "calls without a result", "results without a call"
+UNANSWERED = "calls without a result"
 HOLLOW = "episodes most of whose calls have no result"
 """What would be left of such an episode is words: an outcome without what led to it."""
 
@@ -61,8 +61,8 @@ def trajectory(
 
 
 def task_and_turns(episode: LoggedEpisode, account: Account, *, system: bool) -> tuple[str, Sequence[Message]]:
-    """The instruction, "" where there is none, and the messages from the agent's first turn on."""
-    messages = _without_refused(episode.messages, account)
+    """The instruction, "" where there is none, and the messages from the agent's first turn on, with calls and results paired."""
+    messages = paired(episode.messages, account)
     start = next((i for i, message in enumerate(messages) if message.role == "user" and message.text.strip()), None)
     begin = 0 if episode.instruction or start is None else start
     early = sum(message.role == "agent" for message in messages[:begin])
@@ -74,11 +74,9 @@ def task_and_turns(episode: LoggedEpisode, account: Account, *, system: bool) ->
 
 
 def exchanges(messages: Sequence[Message], account: Account) -> list[Exchange]:
-    """Turns of the agent with what came back. A call that was never answered is left out, unless it is in the last turn."""
-    results = defaultdict(list)
-    for message in messages:
-        for result in message.results:
-            results[result.call_id].append(result.text)
+    """Turns of the agent with what came back, of messages that are `paired`. A call that was never answered is left out, unless it is in
+    the last turn."""
+    results = {result.call_id: result.text for message in messages for result in message.results}
     turns: list[tuple[Message, list[str]]] = []
     for message in messages:
         if message.role == "agent" and (message.calls or message.text.strip()):
@@ -89,8 +87,8 @@ def exchanges(messages: Sequence[Message], account: Account) -> list[Exchange]:
     for i, (message, user_texts) in enumerate(turns):
         calls, answers = list[ToolCall](), list[str]()
         for call in message.calls:
-            if results[call.id]:
-                answers.append(results[call.id].pop(0))
+            if call.id in results:
+                answers.append(results.pop(call.id))
             elif i + 1 < len(turns):
                 account.drop(UNANSWERED, detail=call.name)
                 continue
@@ -109,21 +107,8 @@ def exchanges(messages: Sequence[Message], account: Account) -> list[Exchange]:
             found[-1] = Exchange(before.calls, before.results, "\n".join(filter(None, [before.user_text, *user_texts])))
         else:
             account.drop("user messages after a call without a result", len(user_texts))
-    account.drop(UNASKED, sum(map(len, results.values())))
+    account.drop(UNASKED, len(results))
     return found
-
-
-def _without_refused(messages: Sequence[Message], account: Account) -> list[Message]:
-    """The messages without calls that are refused and what these returned. Of an id that comes again each result answers one call, in their
-    order."""
-    refused, kept = defaultdict[str, list[bool]](list), list[Message]()
-    for call in (call for message in messages for call in message.calls):
-        refused[call.id].append(call.refused)
-    for message in messages:
-        results = tuple(one for one in message.results if not (refused[one.call_id] and refused[one.call_id].pop(0)))
-        account.drop(UNASKED, len(message.results) - len(results))
-        kept.append(replace(message, calls=tuple(call for call in message.calls if not call.refused), results=results))
-    return kept
 
 
 def _note_shortened(exchange: Exchange, account: Account) -> None:

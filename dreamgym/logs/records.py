@@ -29,10 +29,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a tool returned to the call of that id."""
+    """What a tool returned to the call of that id. Where calls have none, a result answers the latest one of its `name`."""
 
     call_id: str
     text: str
+    name: str = ""  # the tool, where the message names it
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -110,11 +109,10 @@ def _restored(call: ToolCall, redactor: Redactor) -> ToolCall:
 
 def _turns(messages: Sequence[Message], account: Account) -> list[Exchange]:
     """The turns of a conversation in which every call has its result."""
-    results = Counter(result.call_id for message in messages for result in message.results)
+    answered = {result.call_id for message in messages for result in message.results}
     for call in (call for message in messages for call in message.calls):
-        if not results[call.id]:  # ids may come again: each result answers one call
+        if call.id not in answered:
             raise UsageError(f"The call of {call.name} has no result. Give a message of the role 'tool' with its `tool_call_id`.")
-        results[call.id] -= 1
     return exchanges(messages, account)
 
 

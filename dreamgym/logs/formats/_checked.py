@@ -87,7 +87,7 @@ def _message_fault(message: Any) -> str:
     if not _holds(message.calls, Call) or not _holds(message.results, Result):
         return "a message whose calls and results are no tuples of Call and Result"
     texts = [text for call in message.calls for text in (call.id, call.name)]
-    texts += [text for result in message.results for text in (result.call_id, result.text)]
+    texts += [text for result in message.results for text in (result.call_id, result.text, result.name)]
     if wrong := [text for text in texts if not isinstance(text, str)]:
         return f"a call or result with {_kind(wrong[0])} in the place of a text"
     call = next((call for call in message.calls if not isinstance(call.arguments, str | Mapping)), None)

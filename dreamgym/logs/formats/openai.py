@@ -69,7 +69,8 @@ def messages_of(found: Sequence[dict[str, Any]], account: Account) -> Iterator[M
             if one.get("role") == "function":
                 ids = [legacy.pop(values.text(one.get("name")), "")]
             content = values.content(one.get("content"), account)
-            yield Message("tool", results=tuple(Result(values.text(call_id), content) for call_id in ids or [""]))
+            name = values.text(values.first([one.get("name"), one.get("tool_name")]))
+            yield Message("tool", results=tuple(Result(values.text(call_id), content, name) for call_id in ids or [""]))
         else:
             calls = list[Call]()
             account.drop("thinking of the agent", int(bool(one.get("reasoning_content"))))
