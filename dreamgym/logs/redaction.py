@@ -5,6 +5,7 @@ form; they cannot find every secret."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -104,7 +105,7 @@ class Redactor:
 
     def text(self, text: str) -> str:
         if "PRIVATE KEY" in text:
-            text = PEM.sub(lambda found: self._placeholder("key", found[0]), text)
+            text = PEM.sub(lambda found: self._placeholder("key", _decoded(found[0], 2)), text)
         if any(hint in text for hint in HINTS):
             text = KEY.sub(lambda found: self._placeholder("key", found[0]), text)
         if "earer " in text:
@@ -120,7 +121,8 @@ class Redactor:
 
     def _named(self, found: re.Match[str]) -> str:
         value = found["quoted"] or found["nested"] or found["bare"]
-        before, placeholder = found[0].removesuffix(value), self._placeholder("secret", value)
+        secret = value if found["bare"] else _decoded(value, 2 if found["nested"] else 1)
+        before, placeholder = found[0].removesuffix(value), self._placeholder("secret", secret)
         if found["bare"] and found["key"] and not before.endswith(("'", '"')):  # a number in JSON, where a placeholder is a string
             placeholder = f"{found['key']}{placeholder}{found['key']}"
         return before + placeholder
@@ -142,3 +144,14 @@ class Redactor:
         if (found := PLACEHOLDER.match(secret)) and (found[0] == secret or kind != "secret"):
             return secret  # a pattern may take in a placeholder with what stands behind it; a named value is redacted whole
         return self._here.of(kind, secret)
+
+
+def _decoded(text: str, times: int) -> str:
+    """What a part of a JSON string stands for, or, with 2 `times`, of one in another: arguments have the secret without escapes. What is no
+    JSON stays."""
+    try:
+        for _ in range(times):
+            text = str(json.loads(f'"{text}"', strict=False))
+    except ValueError:
+        pass
+    return text

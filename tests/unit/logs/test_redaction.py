@@ -84,6 +84,29 @@ def test_a_value_that_is_named_like_a_secret_is_redacted_to_its_end(text: str, s
     assert Redactor().text(text.replace("cut off", "hunter2 off")) == shown
 
 
+@pytest.mark.parametrize("secret", ['pässwörd"1', "tab\tand\\slash", "\U0001f511 key key"])
+@pytest.mark.parametrize("written", [json.dumps, lambda value: json.dumps([json.dumps(value)])])
+def test_a_secret_that_json_escapes_has_the_placeholder_of_the_argument_and_is_restored_as_it_was(secret: str, written: Any):
+    redactor = Redactor()
+    turns = [
+        Exchange((ToolCall("look", {}),), (written({"password": secret}),)),
+        Exchange((ToolCall("login", {"password": secret}),), ("",)),
+    ]
+    _, (looked, login) = redactor.conversation("Log in.", turns)
+    assert looked.results == (written({"password": "redacted-secret-1"}),)
+    assert login.calls[0].arguments == {"password": "redacted-secret-1"}
+    assert redactor.restored("redacted-secret-1") == secret
+
+
+def test_a_key_file_in_json_has_the_placeholder_of_the_same_key_as_an_argument():
+    pem = "-----BEGIN PRIVATE KEY-----\nMIIEvQ\n-----END PRIVATE KEY-----"
+    redactor = Redactor()
+    turns = [Exchange((ToolCall("look", {}),), (json.dumps({"pem": pem}),)), Exchange((ToolCall("use", {"pem": pem}),), ("",))]
+    _, (looked, used) = redactor.conversation("Use it.", turns)
+    assert looked.results == ('{"pem": "redacted-key-1"}',) and used.calls[0].arguments == {"pem": "redacted-key-1"}
+    assert redactor.restored("redacted-key-1") == pem
+
+
 def test_an_argument_that_is_named_like_a_secret_is_redacted_whatever_its_spelling_and_type():
     names = ["clientSecret", "userPassword", "secret_key", "AWS_SECRET_ACCESS_KEY", "privateKey", "DBPassword"]
     arguments = {name: "ab cdefgh" for name in names} | {"password": 12345678}
