@@ -1,7 +1,8 @@
 """Keys, tokens and e-mail addresses in logs, replaced by placeholders. A secret keeps its placeholder throughout an episode, so that an
 argument that was copied from a result still equals it. Placeholders are numbered in the order of what an episode shows, turn by turn, and
 by nothing that is left out of it: whoever reads the first turns of a conversation gets the same ones. Patterns find what has a known
-form; they cannot find every secret."""
+form; they cannot find every secret. One that was found is replaced in whatever follows, too; an argument that is named like a secret
+stays where the episode shows it before, since whoever acts can copy that and has no placeholder for it."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dreamgym.envs.tools.conversation import Exchange
+from dreamgym.envs.tools.conversation import Exchange, Limits
+from dreamgym.envs.tools.shortening import shorten_result
 from dreamgym.errors import UsageError
 from dreamgym.tool_calls import ToolCall
 
@@ -36,6 +38,7 @@ NAMED = re.compile(rf"(?i)(?:{SECRET}|(?<=[\"']){TOKEN}(?=\\?[\"']))(?P<key>\\?[
 SECRET_NAME = re.compile(rf"(?i)(?:.*(?:[_-]|(?-i:(?=[A-Z]))))?{SECRET}|{TOKEN}")
 PLACEHOLDER = re.compile(r"redacted-(e-mail|key|secret|token)-\d+")
 WRITTEN = re.compile(r"redacted-(?:e-mail|key|secret|token)(?:-\d*)?")  # a placeholder as a policy writes it, also where it breaks off
+NUMBER = re.compile(r"[\d.]+")
 NAMES = ("passw", "secret", "key", "token")
 HINTS = ("sk", "pk", "rk", "gh", "glpat", "hf_", "xox", "AKIA", "ASIA", "AIza", "eyJ", "github_pat_")
 
@@ -56,6 +59,15 @@ class _Placeholders:
             self.by_secret[secret], self.by_placeholder[name] = name, secret
         return self.by_secret[secret]
 
+    def known(self, text: str) -> str:
+        """The text with the secrets so far replaced wherever they stand, also as JSON escapes them. Numbers stay: they may mean anything
+        else, and in JSON a placeholder would be no value."""
+        for secret in sorted((one for one in self.by_secret if not NUMBER.fullmatch(one)), key=len, reverse=True):
+            for written in {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}:
+                if written in text:
+                    text = _alone(written).sub(self.by_secret[secret], text)
+        return text
+
 
 class Redactor:
     """Redacts one episode after another."""
@@ -65,6 +77,7 @@ class Redactor:
         """By kind, the placeholders in texts that `count` was given."""
         self._ids = _Placeholders()  # of all episodes, so that ids stay apart
         self._here = self._latest = _Placeholders()
+        self._shown: list[str] = []  # the texts of the latest episode so far, without its secrets
 
     def name(self, text: str) -> str:
         """An id of an episode or of a task without secrets."""
@@ -76,11 +89,13 @@ class Redactor:
     def begin(self, instruction: str, turns: Sequence[Exchange]) -> None:
         """A new episode with these texts. Placeholders that stand in them already stand for themselves."""
         self._here = self._latest = _Placeholders(frozenset(WRITTEN.findall(repr((instruction, turns)))))
+        self._shown = []
 
     def conversation(self, instruction: str, turns: Sequence[Exchange]) -> tuple[str, list[Exchange]]:
         """A new episode without secrets."""
         self.begin(instruction, turns)
-        return self.text(instruction), [self._exchange(turn) for turn in turns]
+        self._shown.append(self.text(instruction))
+        return self._shown[0], [self._exchange(turn) for turn in turns]
 
     def count(self, texts: Iterable[str]) -> None:
         """Count the placeholders of the latest episode, and of ids, in texts of it."""
@@ -104,6 +119,11 @@ class Redactor:
         return self._latest.by_placeholder[placeholder]
 
     def text(self, text: str) -> str:
+        found = self._here.known(self._matched(text))
+        return found if found == text else self.text(found)  # a placeholder may stand where a pattern looks for a secret
+
+    def _matched(self, text: str) -> str:
+        """The text with placeholders for what the patterns match."""
         if "PRIVATE KEY" in text:
             text = PEM.sub(lambda found: self._placeholder("key", _decoded(found[0], 2)), text)
         if any(hint in text for hint in HINTS):
@@ -129,21 +149,35 @@ class Redactor:
 
     def _exchange(self, turn: Exchange) -> Exchange:
         calls = tuple(ToolCall(call.name, self._value(call.arguments)) for call in turn.calls)
-        return Exchange(calls, tuple(map(self.text, turn.results)), self.text(turn.user_text))
+        shown = Exchange(calls, tuple(map(self.text, turn.results)), self.text(turn.user_text))
+        self._shown += [*map(str, calls), *shown.results, shown.user_text]
+        return shown
 
     def _value(self, value: Any, name: str = "") -> Any:
         if isinstance(value, str | int | float) and not isinstance(value, bool) and SECRET_NAME.fullmatch(name) and len(str(value)) >= 6:
-            return self._placeholder("secret", str(value))
+            return value if self._is_shown(str(value)) else self._placeholder("secret", str(value))
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
             return {key: self._value(one, key) for key, one in value.items()}
         return [self._value(one) for one in value] if isinstance(value, list) else value
 
+    def _is_shown(self, secret: str) -> bool:
+        """Whether the episode showed a secret before, which nothing has told to be one so far."""
+        if secret in self._here.by_secret:
+            return False
+        alone, limit = _alone(secret), Limits().result_chars
+        return any(secret in text and alone.search(shorten_result(text, limit)) for text in self._shown)
+
     def _placeholder(self, kind: str, secret: str) -> str:
         if (found := PLACEHOLDER.match(secret)) and (found[0] == secret or kind != "secret"):
             return secret  # a pattern may take in a placeholder with what stands behind it; a named value is redacted whole
         return self._here.of(kind, secret)
+
+
+def _alone(secret: str) -> re.Pattern[str]:
+    """A secret that is no part of a longer word, such as of an id or of a placeholder. A line may begin before it as JSON escapes it."""
+    return re.compile(rf"(?:(?<![\w-])|(?<=\\[nrt])){re.escape(secret)}(?![\w-])")
 
 
 def _decoded(text: str, times: int) -> str:

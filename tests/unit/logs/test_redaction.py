@@ -175,3 +175,36 @@ def test_a_placeholder_that_stands_for_nothing_is_not_restored(written: str):
     redactor.conversation("Mail ann@example.com.", [])
     with pytest.raises(UsageError, match=f"'{written.split()[-1]}' stands for nothing"):
         redactor.restored({"a": [{"to": written}]})
+
+
+def test_an_argument_that_the_episode_shows_before_stays_so_that_whoever_acts_can_give_it():
+    secret = "hunter22x"
+    login = Exchange((ToolCall("login", {"password": secret}),), ("ok",))
+    redactor = Redactor()
+    _, (shown,) = redactor.conversation(f"Log in. My password is {secret}.", [login])
+    assert shown == login
+    told = Exchange((ToolCall("ask", {}),), ("",), f"It is {secret}, of course.")
+    assert redactor.conversation("Log in.", [told, login])[1] == [told, login]
+    unseen = Exchange((ToolCall("ask", {}),), ("word " * 500 + secret + " word" * 500,))
+    for before in ([], [unseen], [Exchange((ToolCall("ask", {}),), (f"id-{secret}",))]):
+        *_, shown = redactor.conversation("Log in.", [*before, login])[1]
+        assert shown.calls[0].arguments == {"password": "redacted-secret-1"}, "no state shows it before"
+
+
+def test_a_secret_that_was_found_is_replaced_in_whatever_follows():
+    secret = 'hunter "22" x'
+    turns = [
+        Exchange((ToolCall("create", {"password": secret}),), (f"created with {secret}",), f"So it is {secret}?"),
+        Exchange((ToolCall("login", {"text": f"{secret}!", "secret": secret}),), (json.dumps({"echo": f"it is\n{secret}"}),)),
+    ]
+    _, shown = Redactor().conversation("Log in.", turns)
+    assert secret not in str(shown) and str(shown).count("redacted-secret-1") == 6
+    numbers = [Exchange((ToolCall("login", {"password": 12345678}),), ('{"id": 12345678}',))]
+    assert Redactor().conversation("Log in.", numbers)[1][0].results == ('{"id": 12345678}',)
+
+
+@given(st.lists(st.sampled_from(["hunter22", "My password is hunter22", '{"password": "hunter22"}', "xhunter22"]), max_size=5))
+def test_the_first_turns_of_a_conversation_read_alike_whatever_follows(texts: list[str]):
+    turns = [Exchange((ToolCall("login", {"password": "hunter22"}),), (text,)) for text in texts]
+    whole = Redactor().conversation("Log in.", turns)[1]
+    assert all(Redactor().conversation("Log in.", turns[:n])[1] == whole[:n] for n in range(len(turns)))
