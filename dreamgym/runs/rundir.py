@@ -220,9 +220,15 @@ class RunDir:
         self.write_atomic(CONFIG, config_toml)
 
     def _compare(self, config_toml: str, read_by: Callable[[str], Sequence[str]]) -> None:
-        """Note the settings that differ from the stored ones; RunDirError where phases that read them have begun."""
+        """Note the settings that differ from the stored ones. RunDirError where phases that read them have begun, and where any has
+        begun and nothing says with which settings."""
         begun = self.begun()
-        if begun and (self.path / CONFIG).exists():
+        if begun and not (self.path / CONFIG).exists():
+            raise RunDirError(
+                f"'{self.path}' has begun ({', '.join(begun[:5])}), and '{CONFIG}' with its settings is missing. Restore it, or choose "
+                "another directory."
+            )
+        if begun:
             stored, asked = (dict(_settings("", values)) for values in (self.config, parse_text(config_toml, "the configuration")))
             self.changed = sorted(name for name in {*stored, *asked} if stored.get(name) != asked.get(name))
             refused = {name: [one for one in begun if any(fnmatchcase(one, like) for like in read_by(name))] for name in self.changed}

@@ -482,3 +482,17 @@ def test_a_configuration_that_is_refused_before_any_phase_is_not_kept(tmp_path: 
         run.mark("logs", {})
         raise UsageError("something later")
     assert RunDir.view(tmp_path / "run").config == {"seed": 2}
+
+
+def test_a_run_that_has_begun_and_whose_configuration_is_missing_takes_no_other_one(tmp_path: Path):
+    with RunDir.open(tmp_path / "run", "seed = 1\n"):
+        pass
+    (tmp_path / "run" / "config.toml").unlink()
+    with RunDir.open(tmp_path / "run", "seed = 2\n") as run:
+        run.mark("logs")
+    (tmp_path / "run" / "config.toml").unlink()
+    before = (tmp_path / "run" / "dreamgym.json").read_bytes()
+    for reader in (RunDir.open, lambda path, text: RunDir.check(path, text, lambda _: ())):
+        with pytest.raises(RunDirError, match=r"has begun \(logs\), and 'config\.toml' .* is missing\. Restore it"):
+            reader(tmp_path / "run", "seed = 3\n")
+    assert (tmp_path / "run" / "dreamgym.json").read_bytes() == before and not (tmp_path / "run" / "config.toml").exists()
