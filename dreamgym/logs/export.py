@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dreamgym.envs.tools.conversation import CALL, EMPTY, FURTHER, USER, latest_turn
+from dreamgym.envs.tools.conversation import CALL, EMPTY, FURTHER, START, USER, latest_turn
 from dreamgym.errors import UsageError, nearest
 from dreamgym.runs.episodes import LOGS, read_trajectories
 from dreamgym.runs.files import dumps, writing_lines
@@ -33,7 +33,7 @@ def export_episodes(source: Path, out: Path, form: str) -> int:
 
 def openai(episode: Trajectory) -> dict[str, Any]:
     """A record with `messages`, `truncated` and, where they are known, `success` and `reward`."""
-    messages: list[dict[str, Any]] = [{"role": "user", "content": episode.task.instruction}]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": text} for text in _opening(episode)]
     for i, transition in enumerate(episode.transitions):
         text, calls, results, user_text = _answer(transition)
         named = [f"call_{i}_{j}" for j in range(len(calls))]
@@ -49,7 +49,7 @@ def openai(episode: Trajectory) -> dict[str, Any]:
 
 def atif(episode: Trajectory) -> dict[str, Any]:
     """An ATIF v1.8 trajectory; the outcome and `truncated`, for which ATIF has no field, are in `extra`."""
-    steps: list[dict[str, Any]] = [{"source": "user", "message": episode.task.instruction}]
+    steps: list[dict[str, Any]] = [{"source": "user", "message": text} for text in _opening(episode)]
     for i, transition in enumerate(episode.transitions):
         text, calls, results, user_text = _answer(transition)
         step: dict[str, Any] = {"source": "agent", "message": text}
@@ -75,6 +75,12 @@ FORMS: Mapping[str, Callable[[Trajectory], dict[str, Any]]] = {"atif": atif, "op
 def _outcome(episode: Trajectory) -> dict[str, Any]:
     found: dict[str, Any] = {"truncated": episode.truncated}
     return found | ({"success": episode.success, "reward": episode.total_reward} if episode.scored else {})
+
+
+def _opening(episode: Trajectory) -> list[str]:
+    """The instruction, and what the agent sees before its first action, unless that is a conversation without calls."""
+    first = episode.transitions[0].state.text if episode.transitions else START
+    return [episode.task.instruction, *([first] if first.strip() and first != START else [])]
 
 
 def _answer(transition: Transition) -> Answer:
