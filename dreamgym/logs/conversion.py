@@ -4,20 +4,24 @@ state before and after it is the conversation so far (`envs.tools.conversation`)
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from dreamgym.envs.tools.conversation import START, Exchange, Limits, extend
+from dreamgym.envs.tools.schemas import Tool
 from dreamgym.envs.tools.shortening import shorten_arguments, shorten_result, shorten_text
 from dreamgym.logs.pairing import UNASKED, paired
-from dreamgym.logs.records import Account, LoggedEpisode, Message
+from dreamgym.logs.records import Account, Call, LoggedEpisode, Message
 from dreamgym.logs.redaction import Redactor
-from dreamgym.tool_calls import ToolCall, action_of, respond
+from dreamgym.tool_calls import RESPOND, ToolCall, action_of, respond
 from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
 
 UNANSWERED = "calls without a result"
 HOLLOW = "episodes most of whose calls have no result"
 """What would be left of such an episode is words: an outcome without what led to it."""
+RENAMED = "respond_tool"
+"""The name of a tool that a log calls `respond`, which is a message to the user in an action."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ def exchanges(messages: Sequence[Message], account: Account) -> list[Exchange]:
             else:
                 account.note("calls of the last turn without a result, kept", detail=call.name)
                 answers.append("")
-            calls.append(ToolCall(call.name, call.arguments))
+            calls.append(_renamed(call, answers[-1], account))
         if message.calls:
             account.drop("texts beside tool calls", int(bool(message.text.strip())))
         else:
@@ -109,6 +113,23 @@ def exchanges(messages: Sequence[Message], account: Account) -> list[Exchange]:
             account.drop("user messages after a call without a result", len(user_texts))
     account.drop(UNASKED, len(results))
     return found
+
+
+def renamed(tools: Sequence[Tool]) -> tuple[Tool, ...]:
+    """The tools of a log, none of which is called as a message to the user is."""
+    return tuple(replace(tool, name=RENAMED) if tool.name == RESPOND else tool for tool in tools)
+
+
+def _renamed(call: Call, result: str, account: Account) -> ToolCall:
+    """The call under a name that no message to the user has, unless it is one: its one argument is the text, and it returns nothing."""
+    named = call.name == RESPOND and not (is_message(call.arguments) and not result.strip())
+    account.note(f"calls of a tool that is called {RESPOND}, which is {RENAMED} now", int(named))
+    return ToolCall(RENAMED if named else call.name, call.arguments)
+
+
+def is_message(arguments: Mapping[str, Any] | str) -> bool:
+    """Whether a call of `respond` with these arguments says a text to the user and nothing else."""
+    return isinstance(arguments, Mapping) and arguments.keys() == {"content"} and isinstance(arguments["content"], str)
 
 
 def _note_shortened(exchange: Exchange, account: Account) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from dreamgym.envs.tools.conversation import CALL, EMPTY, FURTHER, START, USER, latest_turn
 from dreamgym.errors import UsageError, nearest
+from dreamgym.logs.conversion import is_message
 from dreamgym.runs.episodes import LOGS, read_trajectories
 from dreamgym.runs.files import dumps, writing_lines
 from dreamgym.tool_calls import RESPOND, ToolCall, calls_of
@@ -92,8 +93,9 @@ def _answer(transition: Transition) -> Answer:
     if not transition.next_state.text.partition("\n")[0].startswith((CALL, "(")):
         return "", calls, [transition.next_state.text, *[""] * (len(calls) - 1)], ""
     results, user_text = _results(latest_turn(transition.next_state), len(calls))
-    if len(calls) == 1 and calls[0].name == RESPOND and isinstance(calls[0].arguments, Mapping):
-        return str(calls[0].arguments.get("content", "")), [], [], user_text
+    arguments = calls[0].arguments
+    if len(calls) == 1 and calls[0].name == RESPOND and isinstance(arguments, Mapping) and is_message(arguments) and not results[0]:
+        return arguments["content"], [], [], user_text
     return "", calls, results, user_text
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from dreamgym.envs.tools.conversation import FURTHER, latest_turn
 from dreamgym.envs.tools.schemas import Tool, ToolInference, merged
 from dreamgym.errors import UsageError, counted
-from dreamgym.logs.conversion import HOLLOW, UNANSWERED, Conversion, trajectory
+from dreamgym.logs.conversion import HOLLOW, UNANSWERED, Conversion, renamed, trajectory
 from dreamgym.logs.files import LogFile, open_log
 from dreamgym.logs.formats import LogFormat, chosen
 from dreamgym.logs.outcomes import Outcomes
@@ -133,11 +133,11 @@ class _Import:
                 made = self._named(made, wanted, file.path, named=bool(found.task))
                 if self.redactor:
                     self.redactor.count(_texts(made))
-                calls = [call for turn in made.transitions for call in calls_of(turn.action)]
-                if shown.tools:
-                    known = {tool.name for tool in shown.tools} | {RESPOND}
+                calls, tools = [call for turn in made.transitions for call in calls_of(turn.action)], renamed(shown.tools)
+                if tools:
+                    known = {tool.name for tool in tools} | {RESPOND}
                     self.account.note("calls of tools that the log does not define", sum(call.name not in known for call in calls))
-                self.tools.add(shown.tools, calls)
+                self.tools.add(tools, calls)
                 self.ended["unknown" if success is None else "success" if success else "failure"] += 1
                 self.truncated += made.truncated
                 self.steps += len(made.turns)

@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from log_samples import imported
 
+from dreamgym.envs.tools.schemas import fault, read_tools
 from dreamgym.logs.export import export_episodes
 from dreamgym.logs.importing import import_logs
+from dreamgym.logs.tools_file import tools_beside
 from dreamgym.runs.episodes import read_trajectories, write_trajectories
+from dreamgym.tool_calls import calls_of
 from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
 
 every_form = pytest.mark.parametrize("form", ["openai", "atif"])
@@ -40,3 +44,48 @@ def test_the_first_state_of_an_environment_that_is_no_conversation_follows_the_i
     assert [text for _, text in said] == ["Reach room 2.", "You are in room 1.", "go east", "You are in room 2."]
     (read,) = again(tmp_path, form)
     assert read.task.instruction == "Reach room 2.\nYou are in room 1."
+
+
+def talk(*turns: tuple[str, dict[str, Any], str | None]) -> list[dict[str, Any]]:
+    """Calls by name with their arguments and what each returned; None for no result, the last one."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Go."}]
+    for i, (name, arguments, result) in enumerate(turns):
+        function = {"name": name, "arguments": json.dumps(arguments)}
+        messages.append({"role": "assistant", "tool_calls": [{"id": f"c{i}", "type": "function", "function": function}]})
+        messages += [{"role": "tool", "tool_call_id": f"c{i}", "content": result}] if result is not None else []
+    return messages
+
+
+@every_form
+def test_a_tool_that_a_log_calls_respond_is_no_message_to_the_user(tmp_path: Path, form: str):
+    turns = [
+        ("respond", {"message": "Hello", "to": "bob"}, "sent"),
+        ("respond", {"content": "Hi."}, "sent"),
+        ("respond", {"content": "Hi."}, ""),
+    ]
+    tools = [{"name": "respond", "parameters": {"type": "object", "properties": {"message": {"type": "string"}}}}]
+    (before,), account = imported(tmp_path, [{"messages": talk(*turns), "tools": tools}])
+    actions = ['respond_tool(message="Hello", to="bob")', 'respond_tool(content="Hi.")', 'respond(content="Hi.")']
+    assert [one.action for one in before.transitions] == actions and account["tools"] == {"respond_tool": 2}
+    assert account["notes"] == {"calls of a tool that is called respond, which is respond_tool now": 2}
+    tools_file = read_tools(tools_beside(tmp_path / "episodes.jsonl"))
+    assert fault({tool.name: tool for tool in tools_file}, calls_of(actions[0])[0]) == ""
+    exported(tmp_path, [before], form)
+    (after,) = again(tmp_path, form)
+    assert after.transitions == before.transitions
+
+
+@every_form
+def test_arguments_and_results_of_a_respond_that_is_more_than_a_text_are_exported(tmp_path: Path, form: str):
+    steps = [
+        Transition(
+            Observation("no calls yet"),
+            'respond(content="Hi.", to="bob")',
+            Observation('> respond(content="Hi.", to="bob")\nsent'),
+            0,
+            True,
+        )
+    ]
+    exported(tmp_path, [Trajectory("a", Task("t", "Greet.", "tools"), "demo", (Turn(steps[0]),), True)], form)
+    text = (tmp_path / "export.jsonl").read_text()
+    assert "bob" in text and "sent" in text
