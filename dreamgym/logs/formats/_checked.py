@@ -1,12 +1,17 @@
-"""A format from outside of this package, with its answers checked: a wrong one is a PluginError that names the method."""
+"""A format from outside of this package, with its answers checked: a wrong one, or an error in its code, is a PluginError that names the
+method."""
 
 from __future__ import annotations
 
+import sys
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, get_args
 
 from dreamgym.envs.tools.schemas import Tool
-from dreamgym.errors import PluginError
+from dreamgym.errors import DreamGymError, PluginError
 from dreamgym.logs.records import Account, Call, LoggedEpisode, Message, Result, Role
 
 METHODS = ("recognises", "units", "key", "read")
@@ -15,7 +20,7 @@ HELP = "docs/tutorials/logs.md shows a whole format."
 
 
 class Checked:
-    """The format `inner` that `plugin` made. Errors that its own code raises keep their traceback."""
+    """The format `inner` that `plugin` made."""
 
     def __init__(self, plugin: str, inner: Any) -> None:
         """PluginError for what lacks a method of `LogFormat`."""
@@ -28,25 +33,51 @@ class Checked:
         self.plugin, self.inner, self.name = plugin, inner, name if isinstance(name, str) else plugin
 
     def recognises(self, value: Any) -> bool:
-        return bool(self.inner.recognises(value))
+        with self._running("recognises"):
+            return bool(self.inner.recognises(value))
 
     def units(self, value: Any) -> Iterator[dict[str, Any]]:
-        for unit in self._each("units", self.inner.units(value), "dicts"):
-            if not isinstance(unit, dict):
-                raise self._wrong("units", _kind(unit), "dicts")
-            yield unit
+        with self._running("units"):
+            for unit in self._each("units", self.inner.units(value), "dicts"):
+                if not isinstance(unit, dict):
+                    raise self._wrong("units", _kind(unit), "dicts")
+                yield unit
 
     def key(self, unit: dict[str, Any]) -> str | None:
-        key = self.inner.key(unit)
+        with self._running("key"):
+            key = self.inner.key(unit)
         if key is None or isinstance(key, str):
             return key
         raise self._wrong("key", _kind(key), "a text, or None for an episode of its own")
 
     def read(self, units: Sequence[dict[str, Any]], account: Account) -> Iterator[LoggedEpisode]:
-        for episode in self._each("read", self.inner.read(units, account), "LoggedEpisodes"):
-            if wrong := _fault(episode):
-                raise self._wrong("read", wrong, "LoggedEpisodes of dreamgym.logs.records")
-            yield episode
+        with self._running("read", account):
+            for episode in self._each("read", self.inner.read(units, account), "LoggedEpisodes"):
+                if wrong := _fault(episode):
+                    raise self._wrong("read", wrong, "LoggedEpisodes of dreamgym.logs.records")
+                yield episode
+
+    @contextmanager
+    def _running(self, method: str, account: Account | None = None) -> Iterator[None]:
+        """PluginError for an error in the format's code, with the place there and in the log: whoever writes episodes meanwhile would take
+        one of the system for an error of that file."""
+        try:
+            yield
+        except (DreamGymError, MemoryError):
+            raise
+        except Exception as error:
+            of_log = f" at {account.here}" if account and account.here else ""
+            raise PluginError(
+                f"{method}() of the log format '{self.plugin}' failed{of_log}: {type(error).__name__}: {str(error)[:300]} "
+                f"({self._place(error)}). Correct the format. {HELP}"
+            ) from error
+
+    def _place(self, error: Exception) -> str:
+        """The line of the format's module that an error came through last, or the one that raised it."""
+        frames = traceback.extract_tb(error.__traceback__)
+        own = getattr(sys.modules.get(type(self.inner).__module__), "__file__", None)
+        frame = next((one for one in reversed(frames) if one.filename == own), frames[-1])
+        return f"{Path(frame.filename).name}, line {frame.lineno}"
 
     def _each(self, method: str, answer: Any, expected: str) -> Iterable[Any]:
         if not isinstance(answer, Iterable):

@@ -32,13 +32,13 @@ def import_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Import a log with a format of this source."""
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    def read(source: str) -> int:
+    def read(source: str, out: Path | None = None) -> int:
         (tmp_path / "own_formats").mkdir(exist_ok=True)
         (tmp_path / "own_formats" / "own.py").write_text(source)
         for name in [name for name in sys.modules if name.split(".")[0] == "own_formats"]:
             monkeypatch.delitem(sys.modules, name)
         sys.dont_write_bytecode = True
-        return int(import_logs([written(tmp_path, [{"talk": "Hi."}])], None, form="own_formats.own")["episodes"])
+        return int(import_logs([written(tmp_path, [{"talk": "Hi."}])], out, form="own_formats.own")["episodes"])
 
     return read
 
@@ -71,6 +71,25 @@ def test_a_wrong_answer_names_the_method_and_what_it_is_to_give(import_with, rig
     source = source.replace('yield dict(id="e", (', 'yield dict(id="e", messages=(')
     with pytest.raises(PluginError, match=f"{says}.*docs/tutorials/logs.md"):
         import_with(source)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "says"),
+    [
+        ('unit["talk"]', 'unit["speech"]', r"read\(\) .* failed at log.jsonl, line 1: KeyError: 'speech' .own.py, line 1\d."),
+        ('unit["talk"]', 'open("/nowhere/else").read()', r"read\(\) .* failed at log.jsonl, line 1: FileNotFoundError: .*'/nowhere/else' "),
+        ('unit["talk"]', '__import__("json").loads("{")', r"read\(\) .* failed at .*: JSONDecodeError: Expecting .* .own.py, line 1\d."),
+        ('return "talk" in value', "return value.talk", r"recognises\(\) .* failed: AttributeError: "),
+        ("return [value]", "yield value.talk", r"units\(\) .* failed: AttributeError: "),
+        ("return None", "return unit[0]", r"key\(\) .* failed: KeyError: "),
+    ],
+)
+def test_an_error_in_the_code_of_a_format_names_the_method_and_the_places_and_not_the_output(
+    import_with, tmp_path: Path, right: str, wrong: str, says: str
+):
+    with pytest.raises(PluginError, match=says) as raised:
+        import_with(SOUND.replace(right, wrong), tmp_path / "episodes.jsonl")
+    assert "episodes.jsonl" not in str(raised.value) and not (tmp_path / "episodes.jsonl").exists()
 
 
 def test_a_module_that_is_not_found_is_answered_with_what_to_do(tmp_path: Path):
