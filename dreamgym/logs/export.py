@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dreamgym.envs.tools.conversation import CALL, EMPTY, FURTHER, START, USER, latest_turn
+from dreamgym.envs.tools.conversation import CALL, EMPTY, FURTHER, START, USER, latest_turn, unescaped
 from dreamgym.errors import UsageError, nearest
 from dreamgym.logs.conversion import is_message
 from dreamgym.runs.episodes import LOGS, read_trajectories
@@ -107,10 +107,10 @@ def _results(turn: str, n: int) -> tuple[list[str], str]:
             results.append([])
         elif line.startswith(USER):
             user_text = line.removeprefix(USER)
-        elif line != EMPTY:
-            escaped = line[:1] == line[1:2] and line[1:].startswith((CALL, FURTHER, USER))  # its marker was doubled
-            results[-1].append(line[1:] if escaped else line)
-    return ["\n".join(lines) for lines in (*results, *[[]] * (n - len(results)))], user_text
+        else:
+            results[-1].append(unescaped(line))
+    whole = [[] if lines == [EMPTY] else lines for lines in results]
+    return ["\n".join(lines) for lines in (*whole, *[[]] * (n - len(whole)))], user_text
 
 
 def _object(call: ToolCall) -> dict[str, Any]:

@@ -33,6 +33,8 @@ EMPTY = "(empty)"
 """Stands for a call that returned nothing."""
 ERROR = "Error"
 """How the result of a call begins that the environment refused."""
+MARKED = re.compile(r"([>&<])\1* ")
+"""How a returned line begins whose marker is written once more: so no two lines are shown alike."""
 EARLIER = re.compile(r"\((\d{1,9}) earlier calls?\)")
 
 
@@ -162,5 +164,10 @@ def _sound(text: str) -> str:
 
 
 def _escaped(line: str) -> str:
-    """A returned line that cannot be taken for a call or the user's words: its marker doubled."""
-    return line[0] + line if line.startswith((CALL, FURTHER, USER)) else line
+    """A returned line that cannot be taken for a call or the user's words: its marker once more, also where it stands several times."""
+    return line[0] + line if MARKED.match(line) else line
+
+
+def unescaped(line: str) -> str:
+    """The line of a result that a state shows as this one."""
+    return line[1:] if line[:1] == line[1:2] and MARKED.match(line) else line

@@ -89,3 +89,20 @@ def test_arguments_and_results_of_a_respond_that_is_more_than_a_text_are_exporte
     exported(tmp_path, [Trajectory("a", Task("t", "Greet.", "tools"), "demo", (Turn(steps[0]),), True)], form)
     text = (tmp_path / "export.jsonl").read_text()
     assert "bob" in text and "sent" in text
+
+
+SHELL = "cat << EOF\n<< EOF\n&& make\n>> out\n>>> 1 + 1\n> quote\n(empty)\n& < x\n>>\n>x"
+
+
+@every_form
+def test_lines_that_look_like_those_of_a_state_are_exported_as_the_tool_returned_them(tmp_path: Path, form: str):
+    (before,), _ = imported(tmp_path, [{"messages": talk(("cat", {}, SHELL), ("cat", {}, ""), ("cat", {}, "(empty)"), ("cat", {}, SHELL))}])
+    exported(tmp_path, [before], form)
+    record = json.loads((tmp_path / "export.jsonl").read_text())
+    if form == "openai":
+        results = [one["content"] for one in record["messages"] if one["role"] == "tool"]
+    else:
+        results = [one["content"] for step in record["steps"] if "observation" in step for one in step["observation"]["results"]]
+    assert results == [SHELL, "", "", SHELL]
+    (after,) = again(tmp_path, form)
+    assert after.transitions == before.transitions
