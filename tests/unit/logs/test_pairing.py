@@ -76,3 +76,8 @@ def test_every_call_has_an_id_of_its_own_and_results_too_many_are_counted():
     assert len(set(calls)) == len(calls) == 2
     assert [(one.call_id, one.text) for message in messages for one in message.results] == [(name, "a") for name in calls]
     assert account.dropped == {UNASKED: 4}
+
+
+def test_a_result_before_the_agents_first_turn_is_counted(tmp_path: Path):
+    text, dropped = shown(tmp_path, answer("old", "call_0"), asks(call("a", "call_0")), answer("A", "call_0"), DONE)
+    assert text == '> read(f="a")\nA' and dropped == {"results without a call": 1}
