@@ -39,7 +39,8 @@ CUTS = (
 
 
 def shorten_result(text: str, limit: int) -> str:
-    """A result in at most about `limit` characters. JSON objects and lists are written in one line."""
+    """A result in at most `limit` characters, of 40 or more: what is shortened is not shortened again. JSON objects and lists are written
+    in one line."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -58,10 +59,12 @@ def shorten_result(text: str, limit: int) -> str:
 
 
 def shorten_text(text: str, limit: int) -> str:
-    """A text in at most about `limit` characters: two thirds from its beginning, the rest from its end, cut between words."""
+    """A text in at most `limit` characters, of 40 or more: two thirds from its beginning, the rest from its end, cut between words, and how
+    many are left out."""
     if len(text) <= limit:
         return text
-    head, tail = _first_words(text, 2 * limit // 3), _first_words(text[::-1], limit // 3)[::-1]
+    room = max(0, limit - len(f" …{len(text)} characters… "))
+    head, tail = _first_words(text, 2 * room // 3), _first_words(text[::-1], room // 3)[::-1]
     return f"{head} …{len(text) - len(head) - len(tail)} characters… {tail}"
 
 

@@ -106,3 +106,11 @@ def test_lines_that_look_like_those_of_a_state_are_exported_as_the_tool_returned
     assert results == [SHELL, "", "", SHELL]
     (after,) = again(tmp_path, form)
     assert after.transitions == before.transitions
+
+
+@every_form
+def test_a_shortened_result_is_not_shortened_again(tmp_path: Path, form: str):
+    (before,), _ = imported(tmp_path, [{"messages": talk(("cat", {}, "word " * 600), ("cat", {}, None))}])
+    exported(tmp_path, [before], form)
+    (after,) = again(tmp_path, form)
+    assert after.transitions == before.transitions and "characters…" in after.transitions[0].next_state.text

@@ -49,11 +49,13 @@ def test_an_id_is_never_cut_in_two():
     assert shorten_arguments(ToolCall("pay", {"id": "x" * 64, "why": "y z" * 99}), 20).arguments["id"] == "x" * 64
 
 
-@given(JSON | st.text(max_size=400), st.integers(20, 300))
-def test_any_result_is_shortened_to_about_the_limit_and_again_to_the_same(value: object, limit: int):
+@given(JSON | st.text(max_size=400), st.integers(40, 300))
+def test_any_result_is_shortened_to_the_limit_and_then_stays(value: object, limit: int):
     text = value if isinstance(value, str) else json.dumps(value)
     short = shorten_result(text, limit)
-    assert len(short) <= limit + 40 and short == shorten_result(text, limit)
+    assert len(short) <= limit and short == shorten_result(short, limit) == shorten_result(text, limit)
+    words = shorten_text(text, limit)
+    assert len(words) <= limit and words == shorten_text(words, limit)
 
 
 def test_deeply_nested_and_endless_words_end_too():
