@@ -65,6 +65,8 @@ def content(value: Any, account: Account) -> str:
             found.append(part)
         elif kind in TEXT_PARTS or (kind is None and isinstance(part, dict) and "text" in part):
             found.append(text(part.get("text", part.get("content"))))
+        elif kind == "refusal":
+            found.append(text(part.get("refusal")))
         elif kind in MEDIA:
             account.drop("images, audio and files", detail=str(kind))
             found.append(f"[{kind} left out]")

@@ -89,20 +89,13 @@ def _messages(unit: dict[str, Any], items: Sequence[dict[str, Any]], account: Ac
         elif kind == "reasoning":
             account.drop("thinking of the agent")
         elif role == "agent" and kind in ("message", ""):
-            texts.append(values.content(_unrefused(item.get("content")), account))
+            texts.append(values.content(item.get("content"), account))
         elif role and role != "tool" and kind in ("message", ""):
             yield from flushed()
             yield Message(role, values.content(item.get("content"), account))
         else:
             account.drop("items of another kind", detail=kind or values.text(item.get("role")))
     yield from flushed()
-
-
-def _unrefused(content: Any) -> Any:
-    """The content with refusals as texts."""
-    if not isinstance(content, list):
-        return content
-    return [one.get("refusal") if isinstance(one, dict) and one.get("type") == "refusal" else one for one in content]
 
 
 def make() -> ResponsesFormat:

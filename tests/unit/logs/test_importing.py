@@ -464,3 +464,9 @@ def test_calls_of_one_response_are_one_turn_and_what_servers_ran_themselves_is_c
     assert "open()" in opened.action and "it is open" in opened.next_state.text and "an echo" in opened.next_state.text
     assert last.action == 'respond(content="I stop here.")' and episode.task.instruction == "Look."
     assert found["dropped"]["items of another kind"] == 1
+
+
+def test_a_refusal_in_chat_messages_is_what_the_agent_says(tmp_path: Path):
+    said = {"role": "assistant", "content": [{"type": "refusal", "refusal": "I stop here."}]}
+    (episode,), account = imported(tmp_path, [{"messages": [*openai_messages()[1:-1], said]}])
+    assert episode.transitions[-1].action == 'respond(content="I stop here.")' and not account["dropped"]
