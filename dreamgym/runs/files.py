@@ -36,8 +36,10 @@ def writing_lines(path: Path) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` when the block ends, and is removed when the block fails."""
+    """A file that takes the place of `path` when the block ends, and is removed when the block fails. A symbolic link stays: the file that
+    it leads to is replaced."""
     with explained(path):
+        path = _linked(path)
         if path.exists() and not path.is_file():  # a device such as /dev/null would be replaced by a file
             raise IsADirectoryError(errno.EISDIR, "Not a regular file", str(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -58,6 +60,16 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
             os.fsync(folder)  # the rename itself
         finally:
             os.close(folder)
+
+
+def _linked(path: Path) -> Path:
+    """Where the symbolic links of a path lead. OSError where that is in a circle."""
+    if not path.is_symlink():
+        return path
+    real = Path(os.path.realpath(path))
+    if real.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    return real
 
 
 def digest(path: Path) -> str:
