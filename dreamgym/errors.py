@@ -138,7 +138,8 @@ def explained(name: object) -> Iterator[None]:
 
 def _system_error(code: int | None, name: str, reason: str, error: BaseException) -> DreamGymError:
     if code in (errno.ENOSPC, errno.EDQUOT):
-        return DreamGymError(f"No space left on the disk{_for(name)}. Free some, then give the same command again: it resumes.")
+        again = "Free some, then give the same command again: a run resumes, a file is written anew."
+        return DreamGymError(f"No space left on the disk{_for(name)}. {again}")
     if isinstance(error, ConnectionError | TimeoutError) or type(error).__name__ == "gaierror":
         return ServerError(f"No connection{_for(name)}: {reason}. Check the address, and that the server is running.")
     advice = ADVICE.get(code or 0, "")

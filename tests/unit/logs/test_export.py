@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from log_samples import imported
 
 from dreamgym.envs.tools.schemas import fault, read_tools
+from dreamgym.errors import DreamGymError
 from dreamgym.logs.export import export_episodes
 from dreamgym.logs.importing import import_logs
 from dreamgym.logs.tools_file import tools_beside
@@ -114,3 +116,19 @@ def test_a_shortened_result_is_not_shortened_again(tmp_path: Path, form: str):
     exported(tmp_path, [before], form)
     (after,) = again(tmp_path, form)
     assert after.transitions == before.transitions and "characters…" in after.transitions[0].next_state.text
+
+
+def test_a_full_disk_says_that_a_file_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    imported(tmp_path, [{"messages": talk(("cat", {}, "x"))}])
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    for again_from in (
+        lambda: export_episodes(tmp_path / "episodes.jsonl", tmp_path / "out.jsonl", "openai"),
+        lambda: import_logs([tmp_path / "log.jsonl"], tmp_path / "out.jsonl"),
+    ):
+        with pytest.raises(DreamGymError, match=r"No space left on the disk for '.*out.jsonl'.* a run resumes, a file is written anew\."):
+            again_from()
+        assert not (tmp_path / "out.jsonl").exists()
