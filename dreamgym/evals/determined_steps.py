@@ -7,7 +7,6 @@ there the model can be held to the letter. Paired replay cannot ask this, becaus
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from dreamgym.envs.base import TextRules
 from dreamgym.experience.pipeline import ExperienceModel
@@ -17,18 +16,10 @@ from dreamgym.types import Query, Trajectory
 OFF_THE_RECORD = 1_000_000_000  # keys of two numbers, so that the model keeps nothing of what it answers here
 
 
-@dataclass(frozen=True)
-class DeterminedSteps:
-    """The model's answers to steps of real episodes. Steps that a rule answers are left out."""
-
-    exact: Rate  # of determined steps that went on, the share whose next state is right to the letter
-    ends_seen: Rate  # of steps that really ended with success, the share the model ended with success
-    ends_generated: Rate  # of steps that really went on, the share the model ended
-
-
-def determined_accuracy(model: ExperienceModel, episodes: Sequence[Trajectory], rules: TextRules) -> DeterminedSteps:
-    """Ask for every step of every real episode; what the guard thinks of the answers does not matter. Unreadable ones are wrong."""
-    exact, seen, generated = [], [], []
+def determined_accuracy(model: ExperienceModel, episodes: Sequence[Trajectory], rules: TextRules) -> Rate:
+    """Of determined steps that went on, the share whose next state is right to the letter. Every step of every real episode is asked for;
+    steps that a rule answers are left out. What the guard thinks of the answers does not matter, and unreadable ones are wrong."""
+    exact: list[bool] = []
     for t in range(max((len(each.turns) for each in episodes), default=0)):
         asked = [i for i, each in enumerate(episodes) if len(each.turns) > t]
         steps = {i: episodes[i].transitions for i in asked}
@@ -38,14 +29,9 @@ def determined_accuracy(model: ExperienceModel, episodes: Sequence[Trajectory], 
         ]
         for i, query, prediction in zip(asked, queries, model.predict(queries), strict=True):
             real = steps[i][t]
-            if prediction.info.decided_by == "rule":
+            if prediction.info.decided_by == "rule" or real.terminated:
                 continue
-            if real.terminated:
-                if real.succeeded:
-                    seen.append(query.transition(prediction).as_predicted.succeeded)
-                continue
-            generated.append(query.transition(prediction).as_predicted.terminated)
             if not rules.reveals_new(query.state, query.history, query.action):
                 exact.append(prediction.next_state == real.next_state and not prediction.info.has_verdict("unreadable"))
         model.forget(keys)
-    return DeterminedSteps(*(wilson(sum(facts), len(facts)) for facts in (exact, seen, generated)))
+    return wilson(sum(exact), len(exact))

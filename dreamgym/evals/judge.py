@@ -93,7 +93,6 @@ class Judged:
     case: JudgedTransition
     scores: dict[str, int] | None
     again: dict[str, int] | None = None
-    retested: bool = False
     problem: str = ""
 
 
@@ -180,7 +179,7 @@ def judge(
     )
     second = dict(zip(retests, found[len(cases) :], strict=True))
     return [
-        Judged(case, scores, second[i][0] if i in second else None, i in second, problem)
+        Judged(case, scores, second[i][0] if i in second else None, problem)
         for i, (case, (scores, problem)) in enumerate(zip(cases, found[: len(cases)], strict=True))
     ]
 

@@ -11,7 +11,7 @@ from dreamgym.evals.attribution import Attribution, decided_json
 from dreamgym.evals.bound import measure
 from dreamgym.evals.determined_steps import determined_accuracy
 from dreamgym.evals.paired_replay import Fidelity, by_support, compare, masked_episodes, paired_episodes, summarise
-from dreamgym.evals.revisit_consistency import revisit_rates
+from dreamgym.evals.revisit_consistency import revisit_rate
 from dreamgym.evals.success import evaluate
 from dreamgym.evals.synthetic_tasks import measure_synthetic_tasks
 from dreamgym.experience.pipeline import ExperienceModel
@@ -112,8 +112,8 @@ def _partial_observability_json(context: RunContext, model: ExperienceModel, epi
         real = context.demonstrate([(task, usual, 0) for task in tasks])
     steps = sum(len(episode.turns) for episode in real)
     return {
-        "revisits": asdict(revisit_rates(episodes, rules)),
-        "determined": asdict(determined_accuracy(model, real, rules)),
+        "revisits": {"faithful": asdict(revisit_rate(episodes, rules))},
+        "determined": {"exact": asdict(determined_accuracy(model, real, rules))},
         "determined_real_steps": steps,
     }
 

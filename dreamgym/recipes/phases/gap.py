@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 from dreamgym.evals.gap import PREFIX, compare_success
 from dreamgym.evals.paired_replay import replay, summarise
-from dreamgym.evals.revisit_consistency import revisit_rates
+from dreamgym.evals.revisit_consistency import revisit_rate
 from dreamgym.evals.success import evaluate
 from dreamgym.recipes import factory
 from dreamgym.recipes.context import RunContext
@@ -44,7 +44,7 @@ def measure_gap(run: RunDir, context: RunContext, name: str) -> None:
     }
     replays = replay(episodes["dream"], real) if block.paired_replays and not hides else []
     context.close_real()
-    revisits = {env_name: asdict(revisit_rates(episodes[env_name], suite.rules).faithful) for env_name in dreams} if hides else {}
+    revisits = {env_name: asdict(revisit_rate(episodes[env_name], suite.rules)) for env_name in dreams} if hides else {}
     control = {"revisits_no_model": revisits["control"]} if "control" in revisits else {}
     for env_name, played in episodes.items():
         run.episodes(f"{phase}-{env_name}", played[:KEPT], completions=False)

@@ -14,7 +14,7 @@ from dreamgym.envs.alfworld import games
 from dreamgym.envs.alfworld.commands import offered
 from dreamgym.envs.alfworld.scripted_policies import MIX, SCRIPTED_POLICIES
 from dreamgym.envs.alfworld.state import read
-from dreamgym.evals.revisit_consistency import revisit_rates
+from dreamgym.evals.revisit_consistency import revisit_rate
 
 for package in ("textworld", "fast_downward"):
     pytest.importorskip(package, reason="the engine of household games is not installed: pip install dreamgym[alfworld]")
@@ -66,8 +66,8 @@ def test_game_folders_with_walkthroughs_become_logged_episodes(tmp_path: Path):
 
 
 def test_real_houses_stay_as_they_are():
-    found = revisit_rates([walk for walk in WALKS if walk.behaviour in MIX], SUITE.rules)
-    assert found.faithful.n > 50 and found.faithful.value == 1.0
+    found = revisit_rate([walk for walk in WALKS if walk.behaviour in MIX], SUITE.rules)
+    assert found.n > 50 and found.value == 1.0
 
 
 def test_scenes_of_test_houses_are_in_no_other_split():

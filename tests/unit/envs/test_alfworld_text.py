@@ -18,7 +18,7 @@ from dreamgym.envs.alfworld.scripted_policies import MIX, OFFLINE, SCRIPTED_POLI
 from dreamgym.envs.alfworld.state import Place, State, TrackedHouse, read, state_of
 from dreamgym.envs.base import play
 from dreamgym.errors import UsageError
-from dreamgym.evals.revisit_consistency import revisit_rates
+from dreamgym.evals.revisit_consistency import revisit_rate
 from dreamgym.types import Memory, Observation, Task, Trajectory, Transition, Turn
 
 FIRST = """-= Welcome to TextWorld, ALFRED! =-
@@ -511,17 +511,16 @@ def test_shares_sum_to_one_and_the_default_mix_has_no_oracle():
 
 def test_a_real_house_stays_the_same_house_and_a_forgetful_dream_does_not():
     walks = [episode(seed, behaviour) for seed in range(12) for behaviour in MIX]
-    real = revisit_rates(walks, RULES)
-    assert real.faithful.n > 100 and real.faithful.value == real.sound_episodes.value == 1.0
+    real = revisit_rate(walks, RULES)
+    assert real.n > 100 and real.value == 1.0
     shelf = ("go to shelf 1", kitchen("shelf 1", "nothing", shelf="mug 1", cabinet="nothing"))
     cabinet = ("go to cabinet 1", kitchen("cabinet 1", "nothing", shelf="mug 1", cabinet="nothing"))
     forgotten = ("go to shelf 1", kitchen("shelf 1", "nothing", shelf="nothing", cabinet="nothing"))
     steps = walked(shelf, cabinet, shelf, cabinet, forgotten)
     task = Task("t", "put a mug in cabinet", "alfworld")
     dream = Trajectory("d", task, "dream", tuple(Turn(one) for one in steps), success=False)
-    found = revisit_rates([dream], RULES)
-    assert (found.faithful.value, found.faithful.n) == (pytest.approx(2 / 3), 3)
-    assert found.by_half[0].value == 1.0 and found.by_half[1].value == 0.0 and found.sound_episodes.value == 0.0
+    found = revisit_rate([dream], RULES)
+    assert (found.value, found.n) == (pytest.approx(2 / 3), 3)
 
 
 def test_a_state_is_a_plain_record_of_its_text():
