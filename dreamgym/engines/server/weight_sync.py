@@ -32,6 +32,9 @@ CLEAR = 8
 """Times the noise of one log-probability that the learner's must move, all in all, before a server's are asked whether they followed."""
 LEAST_NOISE = 1e-5
 """Nats. What float32 rounds."""
+LOAD_TIMEOUT_S = 600.0
+Scorer = Callable[[Completion], Sequence[float]]
+"""The learner's log-probabilities of the ids of a completion."""
 
 
 def publish_weights(
@@ -40,10 +43,8 @@ def publish_weights(
     version: int,
     *,
     lora: bool,
-    verify: bool = True,
-    scorer: Callable[[Completion], Sequence[float]] | None = None,
+    scorer: Scorer | None = None,
     tolerance: float = TOLERANCE,
-    timeout_s: float = 600.0,
 ) -> None:
     """Make every server sample from `checkpoint`, and then set `engine.version`; on any failure the version stays what it was. An adapter
     is then taken back; of a whole checkpoint servers may hold the new weights by then, so publish again before anything is sampled.
@@ -55,13 +56,10 @@ def publish_weights(
 
     A server that cannot load weights (llama.cpp) must serve them already, and only `scorer` can tell.
 
-    `verify` requires that greedy log-probabilities of a probe differ from those before, or, of an adapter, from the base model's; turn it
-    off to publish the same weights again. Of a server that chose different tokens for two probes of the same weights this cannot be seen:
-    a warning says so, and the weights count.
     `scorer` gives the learner's log-probabilities of the probe's ids, which must agree with the server's within `tolerance`. Once they
     have moved clearly since an earlier probe, by more than the server's own noise and rounding, the server's must have moved nearer to
     them than to where they were: smaller moves add up over publications until they can be told. The first publication of an engine has
-    nothing to compare with.
+    nothing to compare with. Without a scorer nothing is checked.
     """
     path = Path(checkpoint).absolute()
     loads = engine.dialect is not None and engine.dialect.name in LOADERS
@@ -80,15 +78,29 @@ def publish_weights(
         engine.servers.rejoin(engine.servers.apis)
         return
     name = _new_name(engine, version) if lora else engine.config.model
+    took = _send(engine, path, name, scorer, tolerance)
+    previous, engine.model, engine.version, engine.published = engine.model, name, version, True
+    engine.servers.rejoin(took)
+    if not lora:
+        _HOLDERS.update({(api, name): weakref.ref(engine) for api in took})
+    if name != previous:
+        unload(engine, took, previous, LOAD_TIMEOUT_S)
+
+
+def publish_saved(engine: ServerEngine, path: Path, version: int, scorer: Scorer | None) -> None:
+    """Publish the adapters or the whole model at `path`, as `publish_weights` does."""
+    lora = (path / "adapter_config.json").is_file()
+    publish_weights(engine, path, version, lora=lora, scorer=scorer, tolerance=engine.tolerance)
+
+
+def _send(engine: ServerEngine, path: Path, name: str, scorer: Scorer | None, tolerance: float) -> list[str]:
+    """The servers that took the checkpoint. On a failure of one that is not gone, or of all, an adapter is taken back from every one."""
     took: list[str] = []
     try:
         for api in engine.servers.apis:
             try:
-                before = [probe(engine, api, engine.config.model if lora else name) for _ in range(2)] if verify else []
-                _load(engine, api, path, name, timeout_s)
+                _load(engine, api, path, name)
                 took.append(api)
-                if before:
-                    _must_differ(before, probe(engine, api, name), path, api)
                 if scorer is not None:
                     _must_serve(engine, api, name, scorer, tolerance, path)
             except ServerError as error:
@@ -97,20 +109,9 @@ def publish_weights(
                     raise
                 log.warning("%s is left out until the next weights: it did not take these. %s", api, error)
     except BaseException:
-        unload(engine, took, name, timeout_s)
+        unload(engine, took, name, LOAD_TIMEOUT_S)
         raise
-    previous, engine.model, engine.version, engine.published = engine.model, name, version, True
-    engine.servers.rejoin(took)
-    if not lora:
-        _HOLDERS.update({(api, name): weakref.ref(engine) for api in took})
-    if name != previous:
-        unload(engine, took, previous, timeout_s)
-
-
-def publish_saved(engine: ServerEngine, path: Path, version: int, scorer: Callable[[Completion], Sequence[float]] | None) -> None:
-    """Publish the adapters or the whole model at `path`, as `publish_weights` does. `scorer` alone tells whether it is sampled from."""
-    lora = (path / "adapter_config.json").is_file()
-    publish_weights(engine, path, version, lora=lora, verify=False, scorer=scorer, tolerance=engine.tolerance)
+    return took
 
 
 _HOLDERS: dict[tuple[str, str], weakref.ref[ServerEngine]] = {}
@@ -157,10 +158,10 @@ def require_loading(engine: ServerEngine, *, lora: bool) -> None:
                 raise
 
 
-def _load(engine: ServerEngine, api: str, path: Path, name: str, timeout_s: float) -> None:
+def _load(engine: ServerEngine, api: str, path: Path, name: str) -> None:
     """Load a checkpoint on one server: the whole model, or an adapter where `name` is another than the model's."""
     assert engine.dialect is not None
-    LOADERS[engine.dialect.name](engine, api, path, name, timeout_s)
+    LOADERS[engine.dialect.name](engine, api, path, name, LOAD_TIMEOUT_S)
 
 
 def _load_vllm(engine: ServerEngine, api: str, path: Path, name: str, timeout_s: float) -> None:
@@ -230,29 +231,6 @@ def probe(engine: ServerEngine, api: str, model: str) -> Completion:
     return engine.sample_at(api, Request(engine.encode(PROBE_TEXT), greedy, seed=(0,)), model)
 
 
-def _distance(a: Completion, b: Completion) -> float:
-    """The largest difference of log-probabilities; infinite when other tokens were chosen."""
-    if a.ids != b.ids:
-        return math.inf
-    return max(abs(x - y) for x, y in zip(a.logprobs, b.logprobs, strict=True))
-
-
-def _must_differ(before: Sequence[Completion], after: Completion, path: Path, api: str) -> None:
-    noise = _distance(before[0], before[1])  # of a server whose batches change its rounding
-    if noise == math.inf:
-        log.warning(
-            "Whether %s samples from '%s' could not be verified: two greedy probes chose different tokens before the load "
-            "already. Give a scorer, which compares with the learner's log-probabilities, or let nobody else use the server meanwhile.",
-            api,
-            path,
-        )
-    elif _distance(before[0], after) <= noise:
-        raise ServerError(
-            f"{api} said that it loaded '{path}', but its log-probabilities of a probe are what they were: it still samples from the "
-            "weights before. Check that it reads this path and serves what it loads; pass verify=False if the weights are the same."
-        )
-
-
 @dataclass(frozen=True)
 class Scored:
     """A probe of a server, as far as two tries chose the same ids, with the server's and the learner's log-probabilities of them."""
@@ -267,7 +245,7 @@ def _must_serve(
     engine: ServerEngine,
     api: str,
     model: str,
-    scorer: Callable[[Completion], Sequence[float]],
+    scorer: Scorer,
     tolerance: float,
     path: Path,
     *,

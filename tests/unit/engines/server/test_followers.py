@@ -27,7 +27,7 @@ def requests(n: int) -> list[Request]:
 
 
 def publish(engine: Any, path: Path, version: int, *, lora: bool) -> None:
-    publish_weights(engine, path, version, lora=lora, verify=False, scorer=lambda completion: completion.logprobs)
+    publish_weights(engine, path, version, lora=lora, scorer=lambda completion: completion.logprobs)
 
 
 def assert_sampled_by(completion: Completion, weights: int) -> None:

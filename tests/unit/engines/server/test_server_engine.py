@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 from collections.abc import Callable
@@ -299,14 +298,9 @@ def test_published_weights_count_once_the_server_samples_from_them(
 def test_a_server_that_keeps_its_first_weights_is_found_out(make: Any, server: FaultServer, tmp_path: Path, lora: bool) -> None:
     engine = make()
     server.loads = False
-    with pytest.raises(ServerError, match="still samples from the weights before"):
-        publish_weights(engine, tmp_path, 1, lora=lora)
-    assert engine.version == 0 and engine.model == "policy" and list(server.weights) == ["policy"]
-    publish_weights(engine, tmp_path, 1, lora=lora, verify=False)
-    assert engine.version == 1
     with pytest.raises(ServerError, match="differ from the learner's by up to 1"):
-        publish_weights(engine, tmp_path, 2, lora=lora, verify=False, scorer=lambda c: [score - 1 for score in c.logprobs])
-    assert engine.version == 1
+        publish_weights(engine, tmp_path, 1, lora=lora, scorer=lambda c: [score - 1 for score in c.logprobs])
+    assert engine.version == 0 and engine.model == "policy" and list(server.weights) == ["policy"]
 
 
 def shifted(by: float) -> Callable[[Completion], list[float]]:
@@ -321,12 +315,12 @@ def test_a_server_that_keeps_its_weights_is_found_though_the_learner_stays_withi
 ) -> None:
     engine = make(dialect=dialect)
     server.loads = False
-    publish_weights(engine, tmp_path, 0, lora=lora, verify=False, scorer=shifted(0.0))
-    publish_weights(engine, tmp_path, 1, lora=lora, verify=False, scorer=shifted(0.0))  # the same weights again
+    publish_weights(engine, tmp_path, 0, lora=lora, scorer=shifted(0.0))
+    publish_weights(engine, tmp_path, 1, lora=lora, scorer=shifted(0.0))  # the same weights again
     with pytest.raises(
         ServerError, match=f"{server.url} have not moved with them.*within tolerance=0.05.*from weights before '{tmp_path}'"
     ):
-        publish_weights(engine, tmp_path, 2, lora=lora, verify=False, scorer=shifted(0.01))
+        publish_weights(engine, tmp_path, 2, lora=lora, scorer=shifted(0.01))
     assert engine.version == 1 and set(server.weights) == {"policy", engine.model}
 
 
@@ -334,9 +328,9 @@ def test_moves_below_a_servers_rounding_add_up_until_it_is_found_to_stay(make: A
     engine = make()
     server.loads = False
     for version in range(6):  # its scores are 0.01 off from the first, and each update moves the learner's by 0.004
-        publish_weights(engine, tmp_path, version, lora=True, verify=False, scorer=shifted(0.01 + 0.004 * version))
+        publish_weights(engine, tmp_path, version, lora=True, scorer=shifted(0.01 + 0.004 * version))
     with pytest.raises(ServerError, match="have not moved with them"):
-        publish_weights(engine, tmp_path, 6, lora=True, verify=False, scorer=shifted(0.01 + 0.004 * 6))
+        publish_weights(engine, tmp_path, 6, lora=True, scorer=shifted(0.01 + 0.004 * 6))
     assert engine.version == 5
 
 
@@ -356,7 +350,7 @@ def test_a_server_that_loads_is_not_refused_for_how_it_rounds(make: Any, server:
 
     for version in range(40):
         server.faults.extend([("change", rounded)] * 2)
-        publish_weights(engine, tmp_path, version, lora=False, verify=False, scorer=learner)
+        publish_weights(engine, tmp_path, version, lora=False, scorer=learner)
         moves = [min(0.9, max(-3.0, move + spread.gauss(step, step))) for move in moves]
     assert engine.version == 39 and not server.faults
 
@@ -365,14 +359,14 @@ def test_scores_are_compared_as_far_as_the_text_is_the_same(make: Any, server: F
     engine = make()
     ids = [10, 11] * PROBE_TOKENS
     server.script, server.loads = lambda prompt: ids, False
-    publish_weights(engine, tmp_path, 0, lora=True, verify=False, scorer=shifted(0.0))
+    publish_weights(engine, tmp_path, 0, lora=True, scorer=shifted(0.0))
     ids = [*ids[:4], *[20] * PROBE_TOKENS]
     with pytest.raises(ServerError, match="have not moved with them"):
-        publish_weights(engine, tmp_path, 1, lora=True, verify=False, scorer=shifted(0.01))
+        publish_weights(engine, tmp_path, 1, lora=True, scorer=shifted(0.01))
     ids = [20] * PROBE_TOKENS  # another text altogether, which old weights would not have written
-    publish_weights(engine, tmp_path, 1, lora=True, verify=False, scorer=shifted(0.01))
+    publish_weights(engine, tmp_path, 1, lora=True, scorer=shifted(0.01))
     with pytest.raises(ServerError, match="have not moved with them"):
-        publish_weights(engine, tmp_path, 2, lora=True, verify=False, scorer=shifted(0.04))
+        publish_weights(engine, tmp_path, 2, lora=True, scorer=shifted(0.04))
 
 
 @pytest.mark.parametrize(
@@ -397,21 +391,6 @@ def test_how_far_a_server_may_differ_is_set_or_follows_from_the_learners_precisi
         engine.publish(0, lambda: tmp_path)
     with pytest.raises(ConfigError, match="tolerance"):
         make(tolerance=0.0)
-
-
-def test_a_server_whose_greedy_tokens_change_by_themselves_is_said_to_be_unverified(
-    make: Any, server: FaultServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    calls = itertools.count()
-    server.script = lambda prompt: [10 + next(calls)] * PROBE_TOKENS  # never the same twice, whatever the weights
-    server.loads = False
-    engine = make()
-    publish_weights(engine, tmp_path, 1, lora=True)
-    assert engine.version == 1 and f"samples from '{tmp_path}' could not be verified" in caplog.text
-    caplog.clear()
-    server.script, server.loads = None, True
-    publish_weights(engine, tmp_path, 2, lora=True)
-    assert engine.version == 2 and "verified" not in caplog.text
 
 
 def test_weights_do_not_change_under_requests_nor_where_they_cannot(make: Any, server: FaultServer, tmp_path: Path) -> None:
