@@ -31,11 +31,11 @@ class Rate:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]" if self.n else "-"
 
 
-def wilson(successes: float, n: float, *, confidence: float = 0.95) -> Rate:
-    """Wilson's score interval of a proportion (Wilson 1927); (0, 0, 1) for no trials. Weighted trials count as fractions."""
+def wilson(successes: float, n: float) -> Rate:
+    """Wilson's 95 % score interval of a proportion (Wilson 1927); (0, 0, 1) for no trials. Weighted trials count as fractions."""
     if n == 0:
         return Rate(0.0, 0.0, 1.0, 0)
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    z = NormalDist().inv_cdf(0.975)
     p = successes / n
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
@@ -178,8 +178,8 @@ class SeedMean:
         return None if self.low is None or self.high is None else [self.low, self.high]
 
 
-def seed_mean(values: Sequence[float], *, confidence: float = 0.95) -> SeedMean:
-    """The mean of one value per seed, with Student's t interval: mean -+ t(n - 1) * s / sqrt(n). UsageError for no seeds."""
+def seed_mean(values: Sequence[float]) -> SeedMean:
+    """The mean of one value per seed, with Student's 95 % t interval: mean -+ t(n - 1) * s / sqrt(n). UsageError for no seeds."""
     n = len(values)
     if n == 0:
         raise UsageError("An interval over seeds needs at least one seed.")
@@ -187,7 +187,7 @@ def seed_mean(values: Sequence[float], *, confidence: float = 0.95) -> SeedMean:
     if n == 1:
         return SeedMean(mean, None, None, 1)
     deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1))
-    half = t_quantile(0.5 + confidence / 2, n - 1) * deviation / math.sqrt(n)
+    half = t_quantile(0.975, n - 1) * deviation / math.sqrt(n)
     return SeedMean(mean, mean - half, mean + half, n)
 
 

@@ -48,8 +48,6 @@ def replay(
 def reward(
     items: Items,
     attributes: Attributes,
-    human: Human = None,
-    goals: Annotated[str, typer.Option(help="As for replay; scores do not depend on it.")] = "synthetic",
     seed: Seed = 0,
     purchases: Annotated[
         Path | None, typer.Option(help='Lines {"goal": {...}, "asin": ..., "options": {...}, "price": ...}; standard input without it.')
@@ -58,7 +56,7 @@ def reward(
     tagger: Tagger = "auto",
 ) -> None:
     """Score purchases and print a JSON line of the reward and the original's sub-scores for each."""
-    _begin(goals=goals, tagger=tagger)
+    _begin(tagger=tagger)
     from dreamgym.envs.webshop import files, products
     from dreamgym.envs.webshop import replay as player
 

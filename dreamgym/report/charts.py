@@ -18,6 +18,7 @@ from dreamgym.statistics import Rate
 
 Point = tuple[float, float | None]
 LEFT, RIGHT, TOP, BOTTOM = 44.0, 12.0, 24.0, 36.0  # margins around the plot, in units of the view box
+SIZE = (360.0, 210.0)  # of the view box
 MOST = 400  # points drawn per line; more are thinned evenly
 DOTS = 60  # lines of up to so many points get dots with their value as a tooltip
 
@@ -80,7 +81,7 @@ def lines(
     unit: float = 1.0,
     log: bool = False,
     include: Sequence[tuple[float, float]] = (),
-    size: tuple[float, float] = (360.0, 210.0),
+    size: tuple[float, float] = SIZE,
 ) -> Chart | None:
     """Lines over one another; None when there is nothing to draw. The axes reach to every point of `include`, drawn or not."""
     drawn = [s for s in series if s.seen]
@@ -95,9 +96,7 @@ def lines(
     return Chart(title, note, [(s.name, s.tone) for s in drawn], _svg(body, size, f"{title}, {y_label} by {x_label}"))
 
 
-def stack(
-    title: str, layers: Iterable[Series], *, x_label: str, y_label: str, note: str = "", size: tuple[float, float] = (360.0, 210.0)
-) -> Chart | None:
+def stack(title: str, layers: Iterable[Series], *, x_label: str, y_label: str, note: str = "") -> Chart | None:
     """Counts piled up per x, the first layer at the bottom; None when there is nothing to draw."""
     drawn = [s for s in layers if any(y for _, y in s.seen)]
     if not drawn:
@@ -107,13 +106,13 @@ def stack(
     by_x = [dict(s.seen) for s in drawn]
     top = max(sum(found.get(x, 0.0) for found in by_x) for x in xs)
     step = min((b - a for a, b in pairwise(xs)), default=1.0)
-    axes = Axes((xs[0] - step / 2, xs[-1] + step / 2), _domain([0.0, top], False), *size)
+    axes = Axes((xs[0] - step / 2, xs[-1] + step / 2), _domain([0.0, top], False), *SIZE)
     bars = Markup("").join(_bar(x, step, drawn, by_x, axes) for x in xs)
     return Chart(
         title,
         note,
         [(s.name, s.tone) for s in drawn],
-        _svg(_frame(axes, x_label, y_label) + bars, size, f"{title}, {y_label} by {x_label}"),
+        _svg(_frame(axes, x_label, y_label) + bars, SIZE, f"{title}, {y_label} by {x_label}"),
     )
 
 

@@ -160,7 +160,7 @@ class WebShopSuite(EnvSuite):
         for product in self.products:
             shown = (
                 pages.results("", 1, 1, [product], ()),
-                pages.item("", product, "", attributes=False),
+                pages.item("", product, ""),
                 pages.sub_page("", product, pages.SUB_PAGES[0]),
                 pages.sub_page("", product, pages.SUB_PAGES[1]),
             )

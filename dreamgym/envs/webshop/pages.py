@@ -14,7 +14,6 @@ from typing import Literal
 from dreamgym.envs.webshop.products import Product
 
 SUB_PAGES = ("Description", "Features", "Reviews")
-ATTRIBUTES = "Attributes"
 BACK, NEXT, PREV, BUY = "Back to Search", "Next >", "< Prev", "Buy Now"
 Mode = Literal["text", "text_rich"]
 BLANKS = " \n\t\f\r"
@@ -44,26 +43,23 @@ def results(instruction: str, number: int, total: int, shown: Sequence[Product],
     return tidy(nodes)
 
 
-def item(instruction: str, product: Product, url: str, *, attributes: bool) -> list[Node]:
+def item(instruction: str, product: Product, url: str) -> list[Node]:
     """A product. An option shows as clicked when its value stands in double quotes in the page's address, as in the original."""
     nodes = [*_head(instruction), Node(PREV, "button")]
     for name, values in product.options.items():
         nodes.append(Node(name))
         nodes += [Node(value, "option", f'"{value}"' in url) for value in values]
     nodes += [Node(product.title), Node(f"Price: {product.price_text}"), Node("Rating: N.A.")]
-    names = (*SUB_PAGES, ATTRIBUTES, BUY) if attributes else (*SUB_PAGES, BUY)
-    return tidy([*nodes, *(Node(name, "button") for name in names)])
+    return tidy([*nodes, *(Node(name, "button") for name in (*SUB_PAGES, BUY))])
 
 
 def sub_page(instruction: str, product: Product, name: str) -> list[Node]:
-    """Description, Features, Reviews (always empty: the original never loads them) or Attributes."""
+    """Description, Features, or Reviews (always empty: the original never loads them)."""
     texts: list[str] = []
     if name == "Description":
         texts = [product.description]
     elif name == "Features":
         texts = [" " + bullet for bullet in product.bullets]
-    elif name == ATTRIBUTES:
-        texts = [*(" " + attribute for attribute in product.attributes), product.category, product.query, product.product_category]
     return tidy([*_head(instruction), Node(PREV, "button"), *map(Node, texts)])
 
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from dreamgym.envs.webshop import pages
 from dreamgym.envs.webshop.actions import parse
-from dreamgym.envs.webshop.pages import ATTRIBUTES, BACK, BUY, NEXT, PREV, SUB_PAGES, Mode, Node
+from dreamgym.envs.webshop.pages import BACK, BUY, NEXT, PREV, SUB_PAGES, Mode, Node
 from dreamgym.envs.webshop.products import Product
 from dreamgym.envs.webshop.reward import EXACT, Purchase, Scoring, reward
 from dreamgym.envs.webshop.search import LIMIT
@@ -25,7 +25,7 @@ from dreamgym.types import Action, Task
 ADDRESS = "http://127.0.0.1:3000"
 PAGE_NAMES = ("search_results", "item_page", "item_sub_page", "done")
 """The original finds out where it is by looking for these in the address, keywords and options included, in this order."""
-SUB_PAGE = {name.lower(): name for name in (*SUB_PAGES, ATTRIBUTES)}
+SUB_PAGE = {name.lower(): name for name in SUB_PAGES}
 
 
 class Search(Protocol):
@@ -68,12 +68,11 @@ class WebShop:
         mode: Mode = "text_rich",
         outcome: bool = True,
         scoring: Scoring = EXACT,
-        show_attributes: bool = False,
         rng: random.Random | None = None,
         by_asin: Mapping[str, Product] | None = None,
     ) -> None:
         self.products, self.index, self.per_page, self.mode, self.outcome = products, index, per_page, mode, outcome
-        self.scoring, self.show_attributes, self.rng = scoring, show_attributes, rng
+        self.scoring, self.rng = scoring, rng
         self.by_asin: Mapping[str, Product] = {product.asin.lower(): product for product in products} if by_asin is None else by_asin
         self.session: Session | None = None
         self._random = rng
@@ -187,7 +186,7 @@ class WebShop:
         if session.page == "done":
             return pages.done(product, session.options, session.purchase.score if session.purchase else 0.0)
         if session.page == "item":
-            return pages.item(instruction, product, self._address(session), attributes=self.show_attributes)
+            return pages.item(instruction, product, self._address(session))
         return pages.sub_page(instruction, product, SUB_PAGE[session.page])
 
     def _look(self) -> None:

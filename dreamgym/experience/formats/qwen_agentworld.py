@@ -9,7 +9,7 @@ The answer is reasoning, and then the observation between `<predicted_observatio
 uses the model must (`ending`). Temperature 0.6 and up to 32,768 tokens, as in the authors' evaluation.
 
 Source: https://github.com/QwenLM/Qwen-AgentWorld, README.md (data format, messages) at b7c9059 and eval/eval.py (history, tags) at 98baaaf.
-The system prompts of the seven domains are in that repository; pass one as `system`. The one here is ours, in their structure.
+The system prompts of the seven domains are in that repository. The one here is ours, in their structure.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class QwenAgentWorld:
 
     max_tokens, temperature = 32_768, 0.6
 
-    def __init__(self, ending: Ending, system: str = SYSTEM) -> None:
-        self.ending, self.system = ending, system
+    def __init__(self, ending: Ending) -> None:
+        self.ending = ending
 
     def messages(self, query: Query) -> list[Message]:
         """The chat up to the action whose outcome is asked for. Only the first turn tells the task and a state."""
         first = query.history[0].state if query.history else query.state
-        talk: list[Message] = [{"role": "system", "content": self.system}]
+        talk: list[Message] = [{"role": "system", "content": SYSTEM}]
         opening = f"**Task Instruction:**\n{query.task.instruction}\n\n**Current State:**\n{first.text}\n\n"
         for turn, past in enumerate(query.history, start=1):
             talk.append(_turn(turn, past.action, opening if turn == 1 else ""))

@@ -9,39 +9,29 @@ Source: https://github.com/X1AOX1A/Word2World at 891b4e5, scripts/interact_with_
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from dreamgym.envs.base import TextRules
 from dreamgym.experience.json_replies import BadReply, Message, unmarked
 from dreamgym.experience.parse import Answer
-from dreamgym.types import Observation, Query, Task
+from dreamgym.types import Query
 
 SUCCESS = " [SUCCESS]"
 
 
-def first_page(task: Task, first: Observation) -> str:
-    """The system message, where nothing better is known: the task, and the first state."""
-    return f"{task.instruction}\n{first.text}"
-
-
 def make(*, rules: TextRules) -> Word2World:
-    """The format with the task and the first state as its system message."""
+    """The format; it needs nothing of the rules."""
     return Word2World()
 
 
 class Word2World:
-    """`context(task, first state)` writes the system message. The original stops at the mark wherever it stands; here it must be the end,
+    """The task and the first state are the system message. The original stops at the mark wherever it stands; here it must be the end,
     because an action may hold the same letters and be quoted."""
 
     max_tokens, temperature = 512, 0.0
 
-    def __init__(self, context: Callable[[Task, Observation], str] = first_page) -> None:
-        self.context = context
-
     def messages(self, query: Query) -> list[Message]:
         """The chat up to the action whose outcome is asked for."""
         first = query.history[0].state if query.history else query.state
-        talk = [{"role": "system", "content": unmarked(self.context(query.task, first))}]
+        talk = [{"role": "system", "content": unmarked(f"{query.task.instruction}\n{first.text}")}]
         for past in query.history:
             talk += [{"role": "user", "content": unmarked(past.action)}, {"role": "assistant", "content": unmarked(past.next_state.text)}]
         return [*talk, {"role": "user", "content": unmarked(query.action)}]

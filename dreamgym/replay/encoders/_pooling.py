@@ -10,9 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 
-def mean_pooled(
-    body: Any, encode: Callable[[str], list[int]], texts: Sequence[str], *, max_tokens: int, batch: int, pad: int = 0
-) -> NDArray[np.float32]:
+def mean_pooled(body: Any, encode: Callable[[str], list[int]], texts: Sequence[str], *, max_tokens: int, batch: int) -> NDArray[np.float32]:
     """float32 [n, hidden]. `body(input_ids, attention_mask)` gives `last_hidden_state`; of a longer text the first tokens are read.
 
     Texts of like length share a batch, so that little is computed for padding. Every text must have a token.
@@ -28,7 +26,7 @@ def mean_pooled(
             for start in range(0, len(order), batch):
                 chosen = order[start : start + batch]
                 longest = len(ids[chosen[-1]])
-                rows = torch.tensor([ids[i] + [pad] * (longest - len(ids[i])) for i in chosen], device=device)  # [b, T]
+                rows = torch.tensor([ids[i] + [0] * (longest - len(ids[i])) for i in chosen], device=device)  # [b, T]
                 mask = torch.tensor([[1] * len(ids[i]) + [0] * (longest - len(ids[i])) for i in chosen], device=device)  # [b, T]
                 hidden = body(input_ids=rows, attention_mask=mask).last_hidden_state.float()  # [b, T, hidden]
                 means = (hidden * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)

@@ -105,7 +105,7 @@ replay reencode PATH
 replay reencode LOG --encoder TEXT
 webshop replay --items PATH --attributes PATH --mode TEXT
 webshop replay --items PATH --attributes PATH --seed NUMBER
-webshop reward --items PATH --attributes PATH --goals TEXT
+webshop reward --items PATH --attributes PATH --tagger TEXT
 webshop build --out PATH --size NUMBER
 webshop build --out NEW --items PATH --attributes PATH
 init NEW --logs PATH

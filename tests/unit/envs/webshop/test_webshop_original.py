@@ -144,13 +144,6 @@ def test_a_product_without_a_title_has_no_node_for_it():
     assert play("search[<q> mugs]")["observations"][1].endswith("B03 [SEP] $100.0")
 
 
-def test_the_attributes_page_is_there_when_asked_for():
-    seen = play("search[<q> cups]", "click[b04]", "click[attributes]", show_attributes=True)
-    assert seen["available"][2]["clickables"] == ["back to search", "< prev", "description", "features", "reviews", "attributes", "buy now"]
-    assert seen["observations"][3].endswith("< Prev [SEP] DUMMY_ATTR [SEP] beauty [SEP] cups [SEP] Kitchen › Cups › Mugs")
-    assert "attributes" not in play("search[<q> cups]", "click[b04]")["available"][2]["clickables"]
-
-
 def test_the_page_after_a_purchase_is_printed_whole():
     seen = play("search[red]", "click[b01]", "click[red]", 'click[say "hi"]', "click[buy now]")
     assert seen["rewards"] == [0.0] * 5 + [pytest.approx(2 / 3)] and seen["dones"] == [False] * 5 + [True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,8 +56,8 @@ def test_word2world_reads_actions_of_the_user_and_observations_of_its_own():
         {"role": "assistant", "content": "page two"},
         {"role": "user", "content": "click[b]"},
     ]
-    shop = Word2World(lambda task, first: f"WebShop [SEP] Instruction: [SEP] {task.instruction} [SEP] Search")
-    assert shop.messages(ASKED)[0]["content"] == "WebShop \\u005bSEP] Instruction: \\u005bSEP] find a lamp \\u005bSEP] Search"
+    shop = replace(ASKED, task=replace(ASKED.task, instruction="WebShop [SEP] find a lamp"))
+    assert Word2World().messages(shop)[0]["content"] == "WebShop \\u005bSEP] find a lamp\npage one"
 
 
 def test_qwen_agentworld_reads_turns_with_the_task_and_a_state_in_the_first():
