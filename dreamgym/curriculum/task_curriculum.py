@@ -267,16 +267,15 @@ class TaskCurriculum:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.iteration, self.counts, self.fresh = state["iteration"], Counter(state["counts"]), state["fresh"]
-        self.success, self.archive = state["success"], set(state["archive"])
-        self.most_drawn = state.get("most_drawn", 0)  # runs of earlier versions have none
+        self.success, self.archive, self.most_drawn = state["success"], set(state["archive"]), state["most_drawn"]
         for name, instruction, env, parents in state["synthetic"]:
             self.pool[name] = Entry(
                 Task(id=name, instruction=instruction, env=env, source="synthetic", difficulty=0, parents=tuple(parents))
             )
-        for name, (value, tried, last, *unmeasured) in state["tried"].items():  # runs of earlier versions have three values
+        for name, (value, tried, last, unmeasured) in state["tried"].items():
             if name in self.pool:
                 entry = self.pool[name]
-                entry.value, entry.tried, entry.last, entry.unmeasured = value, tried, last, (unmeasured or [0])[0]
+                entry.value, entry.tried, entry.last, entry.unmeasured = value, tried, last, unmeasured
 
 
 def _solve_rate(group: Sequence[Trajectory]) -> float:

@@ -28,7 +28,7 @@ from dreamgym.protocols import RealEnv
 from dreamgym.recipes import inputs
 from dreamgym.recipes.arms import DREAM_ARMS
 from dreamgym.recipes.config import SharedConfig
-from dreamgym.recipes.factory import make_vocabulary
+from dreamgym.recipes.factory import make_suite, make_vocabulary
 from dreamgym.recipes.resume import read_by
 from dreamgym.runs.rundir import PROCESS, RunDir
 from dreamgym.types import Trajectory
@@ -169,7 +169,7 @@ def open_context(path: Path) -> RunContext:
     if not run.done("tokenizer"):
         raise RunDirError(f"'{path}' has no tokenizer yet, so it holds no model. Give the command that made it again: it resumes.")
     run.require_unchanged("tokenizer")
-    tokenizer, suite = tiny.load(path / "checkpoints" / "tokenizer")[1], inputs.suite_of(path, config)
+    tokenizer, suite = tiny.load(path / "checkpoints" / "tokenizer")[1], make_suite(config)
     if config.rules == "induced":
         suite.rules = induced_rules(path, suite.rules)
     logs = drop_too_long(logs_of_run(run), tokenizer, config)

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dreamgym.envs.base import EnvSuite
-from dreamgym.errors import RunDirError, UsageError
+from dreamgym.errors import RunDirError
 from dreamgym.recipes.config import BaselineConfig, SharedConfig
-from dreamgym.recipes.factory import make_suite
 from dreamgym.runs.files import copy_atomic, digest
 from dreamgym.runs.rundir import MARKER, PHASES, RunDir
 
@@ -93,28 +92,6 @@ def seed_that_reads(config: BaselineConfig, folder: Path) -> Path:
     """The run of a comparison in `folder` that still has to read its files; the first one, with its copies, where none has to."""
     seeds = [folder / f"seed-{seed}" for seed in config.seeds]
     return next((seed for seed in seeds if not _record(seed)), seeds[0])
-
-
-def suite_of(path: Path, config: SharedConfig) -> EnvSuite:
-    """The environment suite of a run, from its `located` configuration. UsageError says where a run of an older version is to be
-    opened, if a file is not found."""
-    try:
-        return make_suite(config)
-    except UsageError as error:
-        cause: BaseException | None = error
-        while cause and not isinstance(cause, FileNotFoundError):
-            cause = cause.__cause__
-        if cause is None or _kept(path):
-            raise
-        raise UsageError(
-            f"{error} '{path}' was made by a version that kept no copies of such files: give the command in the folder where the run was "
-            "made, with the files in place."
-        ) from error
-
-
-def _kept(path: Path) -> bool:
-    """Whether the run at `path` has a record of its files. Older versions wrote none."""
-    return "inputs" in _logs(path)
 
 
 def _entry(option: str, file: Path) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from dreamgym.evals.judge import JudgeConfig, draw, judge, report
 from dreamgym.protocols import Chat, RealEnv
 from dreamgym.recipes.annotate import used
 from dreamgym.recipes.config import SharedConfig
-from dreamgym.recipes.factory import start_workers
-from dreamgym.recipes.inputs import located, suite_of
+from dreamgym.recipes.factory import make_suite, start_workers
+from dreamgym.recipes.inputs import located
 from dreamgym.runs.files import write_atomic
 from dreamgym.runs.progress import progress
 from dreamgym.runs.rundir import CONFIG, RunDir
@@ -34,7 +34,7 @@ def judge_run(chat: Chat, path: Path, config: JudgeConfig, *, dreams: str | None
     run, name = RunDir.view(path), dreams_of(path, dreams)
     episodes, logs = run.read_episodes(name), run.read_episodes("logs")
     shared = located(_shared_config(run), path)
-    suite, limit = suite_of(path, shared), shared.env.connection.max_calls
+    suite, limit = make_suite(shared), shared.env.connection.max_calls
     dreamed = [episode for episode in episodes if episode.source == "dream"]
     with start_workers(shared.effective_env, suite) as workers, closing(EnvPool(suite.require_env, suite.rules)) as pool:
         real: RealEnv | None = (workers or pool) if suite.has_env else None

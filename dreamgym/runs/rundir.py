@@ -110,14 +110,14 @@ class RunDir:
     @property
     def config(self) -> dict[str, Any]:
         """The configuration that the run was created with, as plain values. RunDirError where the file was changed or cut off: what is
-        missing would be taken from the defaults. Runs of older versions have no digest to compare it with."""
-        found, known = parse(self.path / CONFIG), _config_digests(self.path)
-        if known and _digest_of((self.path / CONFIG).read_bytes()) not in known:
+        missing would be taken from the defaults."""
+        stored = parse(self.path / CONFIG)
+        if _digest_of((self.path / CONFIG).read_bytes()) not in _config_digests(self.path):
             raise RunDirError(
                 f"'{self.path / CONFIG}' was changed after the run wrote it: its bytes have no digest in {MARKER}. Restore it. To change a "
                 "setting, give it to the command that made the run."
             )
-        return found
+        return stored
 
     def write_atomic(self, name: str, data: str | bytes) -> Path:
         """Write a file of the run, whole or not at all."""
@@ -297,14 +297,14 @@ def require_place_for_runs(path: Path) -> None:
 
 
 def _config_digests(path: Path, version: int | None = None) -> list[str]:
-    """The digests in the marker; none in a run of an older version. RunDirError for a run of another format than `version` (None: any)."""
+    """The digests in the marker. RunDirError for a damaged one, and for a run of another format than `version` (None: any)."""
     marker = read_json(path / MARKER) or {}
     if version is not None and (found := marker.get("format")) != version:
         raise RunDirError(
             f"'{path}' has run format {found}, and this dreamgym reads format {version}. Use the version that made it, or start in another "
             "directory."
         )
-    if not isinstance(digests := marker.get("config", []), list):
+    if not isinstance(digests := marker.get("config"), list):
         raise RunDirError(f"'{path / MARKER}' is damaged: its 'config' is no list of digests. Restore the file.")
     return digests
 

@@ -189,17 +189,6 @@ def test_a_copy_that_was_changed_or_lost_is_refused(here: Path):
         open_context(Path("runs/mine"))
 
 
-def test_a_run_without_copies_says_where_it_can_be_opened(here: Path, monkeypatch: pytest.MonkeyPatch):
-    run = here / "runs" / "mine"
-    stored = json.loads((run / PHASES).read_text("utf-8"))
-    stored["logs"].pop("inputs")
-    (run / PHASES).write_text(json.dumps(stored))
-    assert open_context(Path("runs/mine")).suite.name == "desk"
-    monkeypatch.chdir(here / "runs")
-    with pytest.raises(UsageError, match=r"Cannot use 'episodes.jsonl'.*kept no copies.*in the folder where the run was made"):
-        open_context(Path("mine"))
-
-
 def test_files_that_a_first_attempt_had_not_read_are_taken_as_they_are_now(here: Path, say: Callable[..., Said]):
     shutil.rmtree("runs/mine")
     (here / "episodes.jsonl").write_text("This is no log.\n")
