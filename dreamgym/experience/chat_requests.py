@@ -23,9 +23,9 @@ from pydantic import AfterValidator, Field
 from dreamgym.config import Config
 from dreamgym.engines import check_settings
 from dreamgym.errors import RunDirError, UsageError, explained
-from dreamgym.experience.json_replies import BadReply, Format, Message, clean, response_format, tokens_of, unmarked
+from dreamgym.experience.json_replies import BadReply, Format, Message, response_format, tokens_of, unmarked
 from dreamgym.protocols import Chat
-from dreamgym.runs.files import append_jsonl, read_jsonl
+from dreamgym.runs.files import append_jsonl, read_jsonl, without_lone_surrogates
 from dreamgym.usage import Usage
 
 T = TypeVar("T")
@@ -270,4 +270,4 @@ class ReplyLog:
 
 def _writable(record: dict[str, Any]) -> dict[str, Any]:
     """Half characters in a model's words would not go into a file."""
-    return {name: clean(value) if isinstance(value, str) else value for name, value in record.items()}
+    return {name: without_lone_surrogates(value) if isinstance(value, str) else value for name, value in record.items()}

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from dreamgym.runs.files import is_number
+from dreamgym.runs.files import is_number, without_lone_surrogates
 
 Format = Literal["json_schema", "json_object", "none"]
 """What the host can be held to: a schema, any JSON object, or nothing but the words of the prompt."""
@@ -42,12 +42,7 @@ def data(value: Any) -> str:
 
 def unmarked(text: str) -> str:
     """The text with its markers escaped as JSON escapes letters: within a JSON string it still reads the same."""
-    return MARKERS.sub(lambda mark: f"\\u{ord(mark[0]):04x}", clean(text))
-
-
-def clean(text: str) -> str:
-    """The text without lone surrogates, which no file and no server takes."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return MARKERS.sub(lambda mark: f"\\u{ord(mark[0]):04x}", without_lone_surrogates(text))
 
 
 def messages(system: str, value: Any) -> list[Message]:
@@ -107,13 +102,15 @@ def read_object(reply: str, keys: Sequence[str]) -> dict[str, Any]:
     try:
         parsed = json.loads(bare, object_pairs_hook=_once_each, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise BadReply(f"the reply is not one JSON object alone ({error}); it begins {clean(bare)[:SHOWN]!r}") from error
+        raise BadReply(f"the reply is not one JSON object alone ({error}); it begins {without_lone_surrogates(bare)[:SHOWN]!r}") from error
     if not isinstance(parsed, dict):
         raise BadReply(f"the reply is a JSON {type(parsed).__name__}, not an object with the keys {', '.join(keys)}")
     if missing := [key for key in keys if key not in parsed]:
         raise BadReply(f"the key '{missing[0]}' is missing; the object has exactly the keys {', '.join(keys)}")
     if more := [key for key in parsed if key not in keys]:
-        raise BadReply(f"the key '{clean(more[0])[:40]}' was not asked for; the object has exactly the keys {', '.join(keys)}")
+        raise BadReply(
+            f"the key '{without_lone_surrogates(more[0])[:40]}' was not asked for; the object has exactly the keys {', '.join(keys)}"
+        )
     return parsed
 
 
@@ -122,7 +119,7 @@ def text_in(fields: Mapping[str, Any], key: str) -> str:
     value = fields.get(key)
     if not isinstance(value, str) or not value.strip():
         raise BadReply(f"'{key}' is {_shown(value)}; it must be a string that says something")
-    return clean(value.strip())
+    return without_lone_surrogates(value.strip())
 
 
 def number_in(fields: Mapping[str, Any], key: str) -> float:
@@ -152,7 +149,7 @@ def tokens_of(chat: Sequence[Mapping[str, Any]], *, bytes_per_token: float = 4.0
 
 
 def _shown(value: Any) -> str:
-    return clean(json.dumps(value))[:60]
+    return without_lone_surrogates(json.dumps(value))[:60]
 
 
 def _once_each(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

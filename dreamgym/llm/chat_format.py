@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any
 
 from dreamgym.errors import UsageError
-from dreamgym.llm.tokenized import whole_letters
+from dreamgym.runs.files import without_lone_surrogates
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class ChatFormat:
 
     def encode(self, text: str) -> list[int]:
         """Ids of text alone, none of them special. Half characters become question marks."""
-        text = whole_letters(text)
+        text = without_lone_surrogates(text)
         # the tokenizer itself takes only special tokens for text, so the others are cut behind their first letter
         cuts = [0, *(found.start() + 1 for found in self._marks.finditer(text)), len(text)] if self._marks else [0, len(text)]
         ids = list[int]()
@@ -135,7 +135,7 @@ class ChatFormat:
         Where a text would bring special tokens of its own, those of the fixed parts are ids by themselves, and all between is text.
         Half characters become question marks.
         """
-        parts = [whole_letters(part) for part in parts]
+        parts = [without_lone_surrogates(part) for part in parts]
         whole = self.tokenizer.encode("".join(parts), add_special_tokens=False, split_special_tokens=False)
         cut = [self.split_special(part) if i % 2 == 0 else [part] for i, part in enumerate(parts)]
         wanted = [piece for i, prompt_parts in enumerate(cut) if i % 2 == 0 for piece in prompt_parts if isinstance(piece, int)]

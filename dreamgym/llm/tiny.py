@@ -23,8 +23,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from dreamgym.errors import ConfigError, UsageError, nearest
 from dreamgym.llm.sizes import MAX_POSITIONS, shape_of
-from dreamgym.llm.tokenized import whole_letters
 from dreamgym.runs import atomic_directory
+from dreamgym.runs.files import without_lone_surrogates
 
 PAD, END = "<|pad|>", "<|end|>"
 
@@ -71,7 +71,7 @@ def train_tokenizer(
     core.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Replace(Regex(_ADDED_SPACE), "")])
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=markers, initial_alphabet=alphabet, show_progress=False)
-    core.train_from_iterator(map(whole_letters, texts), trainer)
+    core.train_from_iterator(map(without_lone_surrogates, texts), trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=core,
         pad_token=PAD,
@@ -89,7 +89,7 @@ def _spaced(atom: str) -> str:
 
 def encode(tokenizer: Any, text: str) -> list[int]:
     """Token ids of `text`, none of them special: a marker written in the text stays text. Half characters become question marks."""
-    return tokenizer.encode(whole_letters(text), add_special_tokens=False, split_special_tokens=True)
+    return tokenizer.encode(without_lone_surrogates(text), add_special_tokens=False, split_special_tokens=True)
 
 
 def special_id(tokenizer: Any, name: str) -> int:

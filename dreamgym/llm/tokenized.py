@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-
-def whole_letters(text: str) -> str:
-    """The text with lone surrogates, which logs may hold and no tokenizer takes, as question marks."""
-    return text.encode("utf-8", "replace").decode()
+from dreamgym.runs.files import without_lone_surrogates
 
 
 class Tokenized:
@@ -19,7 +16,7 @@ class Tokenized:
     def encode(self, text: str) -> list[int]:
         """Ids of `text`, none of them special: a marker such as `<|end|>` inside the text stays text. Half characters become question
         marks."""
-        ids = self.tokenizer.encode(whole_letters(text), add_special_tokens=False, split_special_tokens=True)
+        ids = self.tokenizer.encode(without_lone_surrogates(text), add_special_tokens=False, split_special_tokens=True)
         forbidden = set(self.tokenizer.all_special_ids) - {self.tokenizer.unk_token_id}
         return [i for i in ids if i not in forbidden]
 

@@ -16,6 +16,11 @@ from typing import Any, BinaryIO, TypeGuard
 from dreamgym.errors import RunDirError, UsageError, explained, reason_of, unreadable
 
 
+def without_lone_surrogates(text: str) -> str:
+    """The text with question marks for lone surrogates: json.loads can make them, and no file, tokenizer or server takes them."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
 def write_atomic(path: Path, data: str | bytes) -> None:
     """Replace `path` so that a reader, or a crash, finds the old content or the new, never a part. Makes the folder. Half characters, which
     UTF-8 has no bytes for, become question marks."""

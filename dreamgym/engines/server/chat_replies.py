@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from dreamgym.engines.server.http_client import TryAgain
 from dreamgym.errors import ServerError
-from dreamgym.llm.tokenized import whole_letters
+from dreamgym.runs.files import without_lone_surrogates
 from dreamgym.usage import Tokens
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ def _without_limits(form: Any) -> Any:
 def sendable(value: Any) -> Any:
     """The messages of a chat as JSON. Half characters become question marks, as they do before a tokenizer."""
     if isinstance(value, str):
-        return whole_letters(value)
+        return without_lone_surrogates(value)
     if isinstance(value, Mapping):
         return {key: sendable(one) for key, one in value.items()}
     return [sendable(one) for one in value] if isinstance(value, list | tuple) else value

@@ -24,6 +24,7 @@ from functools import lru_cache, reduce
 
 from dreamgym.envs.tools.shortening import shorten_arguments, shorten_result, shorten_text
 from dreamgym.errors import UsageError
+from dreamgym.runs.files import without_lone_surrogates
 from dreamgym.tool_calls import RESPOND, ToolCall
 from dreamgym.types import Action, Observation
 
@@ -83,7 +84,7 @@ def extend(state: Observation, exchange: Exchange, limits: Limits | None = None)
 def call_lines(calls: Sequence[ToolCall], limits: Limits | None = None) -> list[str]:
     """The calls of a turn as a state shows them, long arguments shortened."""
     most = (limits or Limits()).argument_chars
-    return [_sound(f"{FURTHER if i else CALL}{shorten_arguments(call, most)}") for i, call in enumerate(calls)]
+    return [without_lone_surrogates(f"{FURTHER if i else CALL}{shorten_arguments(call, most)}") for i, call in enumerate(calls)]
 
 
 def returned(exchange: Exchange, limits: Limits | None = None) -> str:
@@ -154,13 +155,8 @@ def _n_calls(lines: Sequence[str]) -> int:
 
 def _plain(text: str) -> list[str]:
     """The lines of a text without empty ones and trailing spaces."""
-    text = _sound(text).replace("\r\n", "\n").replace("\r", "\n")
+    text = without_lone_surrogates(text).replace("\r\n", "\n").replace("\r", "\n")
     return [line.rstrip() for line in text.split("\n") if line.strip()]
-
-
-def _sound(text: str) -> str:
-    """The text with question marks for lone surrogates, which no file could hold."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def _escaped(line: str) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 from dreamgym.errors import ConfigError, UsageError
 from dreamgym.experience.learned_verifier.features import ALWAYS, DIM, HASHED, Claim, Reader, SparseRows, new_lines, rows_of
 from dreamgym.llm.backbone_settings import BackboneConfig
+from dreamgym.runs.files import without_lone_surrogates
 from dreamgym.types import Transition
 
 Features = Literal["hashed", "backbone", "both"]
@@ -78,7 +79,6 @@ def _hidden_states(backbone: BackboneConfig) -> Reader:
 
     from dreamgym.engines.local import causal_lm
     from dreamgym.llm import backbones
-    from dreamgym.llm.tokenized import whole_letters
 
     model, tokenizer = backbones.load(backbone.model_copy(update={"lora": None, "markers": False}), frozen=True)
     width, limit = model.config.get_text_config().hidden_size, min(TOKENS, backbones.positions(backbone))
@@ -88,7 +88,7 @@ def _hidden_states(backbone: BackboneConfig) -> Reader:
     @lru_cache(maxsize=KEPT)
     def state(text: str) -> np.ndarray:
         """The mean hidden state of a text, float32 [width]."""
-        ids = tokenizer.encode(whole_letters(text), split_special_tokens=True)  # a marker that a policy writes stays text
+        ids = tokenizer.encode(without_lone_surrogates(text), split_special_tokens=True)  # a marker that a policy writes stays text
         if len(ids) > limit:
             ids = [*ids[: limit // 4], *ids[len(ids) - (limit - limit // 4) :]]  # the instruction, and the end
         with torch.inference_mode():

@@ -18,7 +18,7 @@ from typing import Any
 
 from dreamgym.errors import UsageError
 from dreamgym.llm.chat_format import SYSTEM, ChatFormat, Unstable, between
-from dreamgym.llm.tokenized import whole_letters
+from dreamgym.runs.files import without_lone_surrogates
 from dreamgym.tool_calls import NAME, ToolCall, action_of, calls_of
 from dreamgym.types import Action
 
@@ -329,7 +329,7 @@ def _tool_call(name: Any, arguments: Any) -> ToolCall:
     elif not isinstance(arguments, dict):
         arguments = json.dumps(arguments, ensure_ascii=False)
     call = ToolCall(name, arguments)
-    return calls_of(whole_letters(str(call)))[0]
+    return calls_of(without_lone_surrogates(str(call)))[0]
 
 
 def _shape_of(single: str, double: str) -> _Shape:

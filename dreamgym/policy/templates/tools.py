@@ -16,9 +16,9 @@ from typing import Any
 
 from dreamgym.errors import UsageError
 from dreamgym.llm.chat_format import ChatFormat
-from dreamgym.llm.tokenized import whole_letters
 from dreamgym.policy.templates.chat import THOUGHT_END, opens_thinking, with_control_tokens, without_thoughts
 from dreamgym.policy.templates.tool_format import NoToolFormat, Reply, ToolFormat
+from dreamgym.runs.files import without_lone_surrogates
 from dreamgym.tool_calls import RESPOND, action_of, calls_of, respond
 from dreamgym.types import Action, Observation
 
@@ -95,7 +95,7 @@ class Tools:
             except UsageError:
                 pass  # the template refuses these calls
         written = [*lead, *self.chat.encode(action)]
-        if (read := self.action_of("", written)) != whole_letters(action_of(calls) if calls else action.strip()):
+        if (read := self.action_of("", written)) != without_lone_surrogates(action_of(calls) if calls else action.strip()):
             raise UsageError(
                 f"The action {action!r} cannot be shown to a model that calls tools: of its reply, {read!r} would be read. Expected calls "
                 'that its format can write, or a message as respond(content="..."). Leave its episode out of the logs.'
@@ -107,7 +107,7 @@ class Tools:
         reply_read = self._written(self._text(ids) if ids else text)
         if reply_read.calls is None or not (reply_read.calls or reply_read.text):
             return reply_read.text
-        return whole_letters(action_of(reply_read.calls or (respond(reply_read.text),)))
+        return without_lone_surrogates(action_of(reply_read.calls or (respond(reply_read.text),)))
 
     def _written(self, text: str) -> Reply:
         reply_read = self._spoken(text)

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from dreamgym.config import Config
 from dreamgym.errors import InvariantError
+from dreamgym.runs.files import without_lone_surrogates
 
 
 class PairConfig(Config):
@@ -69,8 +70,7 @@ class PairEncoder:
                 found[key] = self._cache[key]
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
         if missing:
-            clean = [text.encode("utf-8", "replace").decode() for text in missing.values()]  # no tokenizer takes a lone surrogate
-            found.update(zip(missing, self._unit(clean), strict=True))
+            found.update(zip(missing, self._unit([without_lone_surrogates(text) for text in missing.values()]), strict=True))
         for key in missing:
             self._cache[key] = found[key].copy()  # a view would keep its whole batch alive
         while len(self._cache) > self._size:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dreamgym import plugins
 from dreamgym.errors import RunDirError, UsageError
+from dreamgym.runs.files import without_lone_surrogates
 from dreamgym.types import Memory, Trajectory
 
 HalfVectors = NDArray[np.float16]
@@ -99,28 +100,23 @@ def memories(entry: Entry, first: int) -> list[Memory]:
     return [
         Memory(
             row=first + offset,
-            trajectory=storable(trajectory.id),
+            trajectory=without_lone_surrogates(trajectory.id),
             step=step,
-            env=storable(trajectory.task.env),
-            instruction=storable(trajectory.task.instruction),
+            env=without_lone_surrogates(trajectory.task.env),
+            instruction=without_lone_surrogates(trajectory.task.instruction),
             source=trajectory.source,
-            state=storable(turn.state.text),
-            action=storable(turn.action),
-            next_state=storable(turn.next_state.text),
+            state=without_lone_surrogates(turn.state.text),
+            action=without_lone_surrogates(turn.action),
+            next_state=without_lone_surrogates(turn.next_state.text),
             reward=float(turn.reward),
             terminated=bool(turn.terminated),
             success=bool(trajectory.success),
-            reasoning=storable(turn.info.reasoning),
+            reasoning=without_lone_surrogates(turn.info.reasoning),
             policy_version=trajectory.policy_version,
             model_version=trajectory.model_version,
             verdict=turn.info.verdict.kind if turn.info.verdict else "",
-            task=storable(trajectory.task.id),
+            task=without_lone_surrogates(trajectory.task.id),
         )
         for offset, step in enumerate(entry.steps)
         for turn in [trajectory.turns[step].transition]
     ]
-
-
-def storable(text: str) -> str:
-    """`text` with lone surrogates (json.loads can make them, UTF-8 cannot hold them) replaced by '?'."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

@@ -25,7 +25,8 @@ from pydantic import Field
 
 from dreamgym.config import Config, build
 from dreamgym.errors import DreamGymError, InvariantError, RunDirError, UsageError
-from dreamgym.replay.stores import Entry, HalfVectors, memories, storable
+from dreamgym.replay.stores import Entry, HalfVectors, memories
+from dreamgym.runs.files import without_lone_surrogates
 from dreamgym.types import Memory
 
 VERSION = 2
@@ -172,7 +173,8 @@ class LanceStore:
 
     def _table(self, logged: Sequence[Memory], neighbours: list[str], vectors: HalfVectors) -> Any:
         rows = [
-            asdict(memory) | {"neighbours": storable(text), "evicted_at": None} for memory, text in zip(logged, neighbours, strict=True)
+            asdict(memory) | {"neighbours": without_lone_surrogates(text), "evicted_at": None}
+            for memory, text in zip(logged, neighbours, strict=True)
         ]
         schema = self._rows.schema
         table = pa.Table.from_pylist(rows, schema=schema.remove(schema.get_field_index("vector")))

@@ -27,7 +27,8 @@ from dreamgym.config import Config, build
 from dreamgym.errors import DreamGymError, InvariantError, RunDirError, UsageError
 from dreamgym.protocols import Encoder
 from dreamgym.replay.filesystems import network_filesystem
-from dreamgym.replay.stores import Entry, HalfVectors, memories, storable
+from dreamgym.replay.stores import Entry, HalfVectors, memories
+from dreamgym.runs.files import without_lone_surrogates
 from dreamgym.types import Memory, Source
 
 logger = logging.getLogger(__name__)
@@ -360,7 +361,7 @@ def connect_to_read(path: Path, *, timeout_s: float = 5.0) -> sqlite3.Connection
 def _trajectory(entry: Entry, number: int, first_row: int) -> tuple[object, ...]:
     """A row of `trajectories`, in the order of the schema."""
     it = entry.trajectory
-    texts = storable(it.id), storable(it.task.env), storable(it.task.id), storable(it.task.instruction), it.source, storable(it.behaviour)
+    texts = map(without_lone_surrogates, (it.id, it.task.env, it.task.id, it.task.instruction, it.source, it.behaviour))
     numbers = it.policy_version, it.model_version, it.success, it.truncated, len(it.turns), float(it.total_reward), first_row
     return number, *texts, *numbers
 
