@@ -95,14 +95,13 @@ def report_command(run: Run) -> None:
 @app.command()
 def summary(run: Run, as_json: Json = False) -> None:
     """Print the results table of a finished run."""
-    from dreamgym.errors import RunDirError
     from dreamgym.runs.files import reading
-    from dreamgym.runs.rundir import SUMMARY, RunDir
+    from dreamgym.runs.rundir import SUMMARY, RunDir, unfinished
 
     folder = run / "all" if (run / "all").is_dir() else run
     found = RunDir.view(folder).summary()
     if found is None:
-        raise RunDirError(f"'{run}' has no summary.json: the run is not finished. Give the command that made it again: it resumes.")
+        raise unfinished(run, "has no summary.json")
     with reading(folder / SUMMARY):
         show(found, as_json)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,59 +27,68 @@ AUDIT = (
 
 
 def show(summary: dict[str, Any], as_json: bool) -> None:
+    """Print the summary of a run: as one JSON object, or as tables and sentences."""
     if as_json:
         print(json.dumps(summary))
         return
-    rows = []
-    entries = {name: summary.get(name) for name in ARMS}
-    entries |= {f"dream without {name}": entry for name, entry in summary.get("ablations", {}).items()}
-    for name, entry in entries.items():
-        if entry:
-            rows.append([
-                name,
-                percent(entry, "greedy"),
-                percent(entry, "sampled"),
-                *(f"{entry[key]:,.0f}" for key in COSTS),
-                hours(entry),
-            ])  # fmt: skip
-    if rows:  # without an environment there are none, and a line below says so
+    if rows := _policy_rows(summary):  # without an environment there are none, and a line below says so
         table(
             f"Success in the real environment on held-out tasks, % [{intervals(summary['seeds'])}]; "
             f"seeds {summary['seeds']}, commit {summary['commit']}",
             ["policy", "greedy", "sampled", "real: logs", "real: training", "real: probes", "dreamed", "seconds", "real: hours"],
             rows,
         )
-    for line in gains.lines(summary.get("gains") or {}):
+    for line in _lines(summary):
         print(line)
-    for phase, reason in (summary.get("skipped") or {}).items():
-        print(f"skipped: {phase}, because {reason}")
-    if found := summary.get("repeated"):
-        print(sentence(found))
-    for policy, found in (summary.get("uncertified") or {}).items():
-        print(f"uncertified dream success of {policy}, which no environment confirms: {rate(found['uncertified_dream_success'])}")
-    if isinstance(fidelity := summary.get("fidelity"), dict):
-        print(held_out.sentence(fidelity))
-    for line in summary.get("recall") or ():
-        print(line)
-    if isinstance(found := summary.get("labelled"), dict):
-        print(f"labelled by a person, false among claimed successes: {rate(found['false_success_among_accepted'])}")
-    for warning in summary.get("warnings") or ():
-        print(f"warning: {warning}")
-    if isinstance(gap := summary.get("gap"), dict):
-        print(gap_sentence(gap))
     if isinstance(audit := summary.get("audit"), dict):
-        table(
-            "The trained policy's dreams, replayed in the real environment",
-            ["", "with guard", "without guard", "no model, with guard"],
-            [[name.replace("_", " "), *(rate(audit.get(kind, {}).get(name)) for kind in AUDITED_DREAMS)] for name in AUDIT],
-        )
-        show_decided(audit["with_guard"]["decided_by"])
+        show_audit(audit)
         if guarded := audit["with_guard"].get("revisits"):
             print(f"  {'consistent revisits':<24}{rate(guarded['faithful'])}")
             print(f"  {'determined steps exact':<24}{rate(audit['with_guard']['determined']['exact'])}")
         if synthetic := audit.get("synthetic_tasks"):
             print("Synthetic tasks (share of new proposals, share of accepted ones that the expert solves in the real environment):")
             print(f"  {rate(synthetic['new'])}, {rate(synthetic['solved'])}; real training tasks: {rate(synthetic['real_solved'])}")
+
+
+def _policy_rows(summary: dict[str, Any]) -> list[list[str]]:
+    """A row for each policy that was measured: success and costs."""
+    entries = {name: summary.get(name) for name in ARMS}
+    entries |= {f"dream without {name}": entry for name, entry in summary.get("ablations", {}).items()}
+    return [
+        [name, percent(entry, "greedy"), percent(entry, "sampled"), *(f"{entry[key]:,.0f}" for key in COSTS), hours(entry)]
+        for name, entry in entries.items()
+        if entry
+    ]
+
+
+def _lines(summary: dict[str, Any]) -> Iterator[str]:
+    """What a summary says beside its tables: gains, what was skipped, what is known without an environment, recall, labels, warnings."""
+    yield from gains.lines(summary.get("gains") or {})
+    for phase, reason in (summary.get("skipped") or {}).items():
+        yield f"skipped: {phase}, because {reason}"
+    if repeated := summary.get("repeated"):
+        yield sentence(repeated)
+    for policy, dreams in (summary.get("uncertified") or {}).items():
+        yield f"uncertified dream success of {policy}, which no environment confirms: {rate(dreams['uncertified_dream_success'])}"
+    if isinstance(fidelity := summary.get("fidelity"), dict):
+        yield held_out.sentence(fidelity)
+    yield from summary.get("recall") or ()
+    if isinstance(labelled := summary.get("labelled"), dict):
+        yield f"labelled by a person, false among claimed successes: {rate(labelled['false_success_among_accepted'])}"
+    for warning in summary.get("warnings") or ():
+        yield f"warning: {warning}"
+    if isinstance(gap := summary.get("gap"), dict):
+        yield gap_sentence(gap)
+
+
+def show_audit(audit: dict[str, Any]) -> None:
+    """Print the tables of an audit: the replayed dreams by arm, and what decided their steps."""
+    table(
+        "The trained policy's dreams, replayed in the real environment",
+        ["", "with guard", "without guard", "no model, with guard"],
+        [[name.replace("_", " "), *(rate(audit.get(kind, {}).get(name)) for kind in AUDITED_DREAMS)] for name in AUDIT],
+    )
+    show_decided(audit["with_guard"]["decided_by"])
 
 
 def show_decided(found: dict[str, Any]) -> None:

@@ -7,10 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from dreamgym.cli._show import AUDIT, KINDS, Json, Run, rate, show_decided, table
+from dreamgym.cli._show import AUDIT, KINDS, Json, Run, rate, show_audit, show_decided, table
 from dreamgym.evals.gap import gap_phase, gap_sentence
 from dreamgym.evals.recorded_actions import sentence
-from dreamgym.recipes.summary import AUDITED_DREAMS
 
 HELD_OUT = (
     "state_exact_valid", "state_exact_generated", "state_exact_knowable", "state_exact_invalid", "state_exact_invalid_logged", "element_f1",
@@ -35,14 +34,13 @@ def fidelity(
     as_json: Json = False,
 ) -> None:
     """Measure the experience model of a run: paired replay under the trained policy, and held-out real transitions."""
-    from dreamgym.errors import RunDirError, UsageError, nearest
+    from dreamgym.envs.base import check_split
+    from dreamgym.errors import RunDirError, UsageError
     from dreamgym.recipes.settings import require_policy
     from dreamgym.runs.files import reading
-    from dreamgym.runs.rundir import PHASES, RunDir
+    from dreamgym.runs.rundir import PHASES, RunDir, unfinished
 
-    known = ("train", "dev", "test")
-    if split not in known:
-        raise UsageError(f"No split '{split}'.{nearest(split, known)} Known: {', '.join(known)}.")
+    check_split(split)
     folder = RunDir.view(run)
     if policy:
         require_policy(run, policy)
@@ -58,7 +56,7 @@ def fidelity(
                 f"'{run}' has no audit: it never dreamed, or its eval.paired_replays and eval.gap_tasks are 0. Give a run with RL in a "
                 "dream, or --held-out."
             )
-        raise RunDirError(f"'{run}' has no audit yet: the run is not finished. Give the command that made it again: it resumes.")
+        raise unfinished(run, "has no audit yet")
     from dreamgym.recipes.fidelity import dream_measures  # after the refusals, which need no torch
 
     audit = _audit(folder, replays)
@@ -117,12 +115,7 @@ def show_uncertified(found: dict[str, Any]) -> None:
 
 def _print(audit: dict[str, Any]) -> None:
     bound = audit["with_guard"]["bound"]
-    table(
-        "Dreams replayed in the real environment",
-        ["", "with guard", "without guard", "no model, with guard"],
-        [[name.replace("_", " "), *(rate(audit.get(kind, {}).get(name)) for kind in AUDITED_DREAMS)] for name in AUDIT],
-    )
-    show_decided(audit["with_guard"]["decided_by"])
+    show_audit(audit)
     show_support(audit["with_guard"])
     print(
         f"Dream and real success of this policy differ by at most {bound['gap']:.1%} (95 % upper bound of the diverged share).\n"

@@ -204,12 +204,12 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Measure the success of a run's policy in the real environment. The run is not changed."""
-    from dreamgym.errors import UsageError, counted, nearest
+    from dreamgym.envs.base import check_split
+    from dreamgym.errors import UsageError, counted
     from dreamgym.recipes.settings import require_policy
     from dreamgym.runs.rundir import RunDir
 
-    if split not in (known := ("train", "dev", "test")):
-        raise UsageError(f"No split '{split}'.{nearest(split, known)} Known: {', '.join(known)}.")
+    check_split(split)
     folder = RunDir.view(run)
     if folder.done("logs") and not folder.data("logs").get("has_env", True):
         raise UsageError(

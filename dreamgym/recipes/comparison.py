@@ -17,7 +17,7 @@ from dreamgym.recipes.arms import ARMS, ablation_arm
 from dreamgym.recipes.gains import gains_by_run
 from dreamgym.recipes.gains import lines as describe
 from dreamgym.runs.files import read_json, write_atomic
-from dreamgym.runs.rundir import RunDir
+from dreamgym.runs.rundir import RunDir, unfinished
 from dreamgym.statistics import seed_mean
 
 Entry = dict[str, Any]
@@ -222,7 +222,7 @@ def _summary(directory: RunDir) -> dict[str, Any]:
         return summary
     if directory.path.name.startswith("seed-") and (directory.path.parent / "compare.json").is_file():
         raise RunDirError(f"'{directory.path.parent}' is a comparison, and not a run. Give its folder alone to see its tables.")
-    raise RunDirError(f"'{directory.path}' has no summary.json: the run is not finished. Give the command that made it again: it resumes.")
+    raise unfinished(directory.path, "has no summary.json")
 
 
 def _finished(file: Path) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from dreamgym.recipes.arms import DREAM_ARMS
 from dreamgym.recipes.config import SharedConfig
 from dreamgym.recipes.factory import make_suite, make_vocabulary
 from dreamgym.recipes.resume import read_by
-from dreamgym.runs.rundir import PROCESS, RunDir
+from dreamgym.runs.rundir import PROCESS, RunDir, unfinished
 from dreamgym.types import Trajectory
 
 log = logging.getLogger(__name__)
@@ -167,7 +167,7 @@ def open_context(path: Path) -> RunContext:
     stored = {key: value for key, value in run.config.items() if key in SharedConfig.model_fields}
     config = inputs.located(resolve(SharedConfig, stored, where=str(path / "config.toml")), path)
     if not run.done("tokenizer"):
-        raise RunDirError(f"'{path}' has no tokenizer yet, so it holds no model. Give the command that made it again: it resumes.")
+        raise unfinished(path, "has no tokenizer yet, so it holds no model")
     run.require_unchanged("tokenizer")
     tokenizer, suite = tiny.load(path / "checkpoints" / "tokenizer")[1], make_suite(config)
     if config.rules == "induced":

@@ -24,7 +24,7 @@ from dreamgym.recipes.phases.logs import HELD_OUT
 from dreamgym.recipes.settings import require_policy
 from dreamgym.runs.files import read_jsonl, write_atomic
 from dreamgym.runs.progress import progress
-from dreamgym.runs.rundir import RunDir
+from dreamgym.runs.rundir import RunDir, unfinished
 from dreamgym.types import Prediction, Trajectory
 
 SEED = 1_000_003  # of held-out episodes: no run's logs are drawn with it
@@ -39,7 +39,7 @@ def held_out(path: Path, n: int, *, split: str = SPLIT, policy: str = "") -> dic
     `<split>-<n>.json` for another split than dev, and `<policy>-on-<split>-<n>.json` for episodes of one of its policies."""
     check_split(split)
     if not RunDir.view(path).done("experience"):
-        raise RunDirError(f"'{path}' has no experience model yet. Give the command that made it again: it resumes.")
+        raise unfinished(path, "has no experience model yet")
     kept, name = _file(path, n, split, policy), latest_experience(RunDir.view(path))
     if not kept.exists() or read_jsonl(kept)[0].get("experience", "experience") != name:  # refreshed since
         found = {"experience": name, **measure_context(open_context(path), n, split=split, policy=policy)}

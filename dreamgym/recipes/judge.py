@@ -20,7 +20,7 @@ from dreamgym.recipes.factory import make_suite, start_workers
 from dreamgym.recipes.inputs import located
 from dreamgym.runs.files import write_atomic
 from dreamgym.runs.progress import progress
-from dreamgym.runs.rundir import CONFIG, RunDir
+from dreamgym.runs.rundir import CONFIG, RunDir, unfinished
 
 AUDIT = "audit-with_guard"
 
@@ -72,5 +72,5 @@ def _latest(run: RunDir) -> str:
     names = run.episode_names()
     rl_phases = [name for name in names if re.fullmatch(r"([a-z]+-)?(dream|mixed)-\d+", name)]
     if AUDIT not in names and not rl_phases:
-        raise RunDirError(f"'{run.path}' holds no dreamed episodes yet. Give the command that made it again: it resumes.")
+        raise unfinished(run.path, "holds no dreamed episodes yet")
     return AUDIT if AUDIT in names else rl_phases[-1]

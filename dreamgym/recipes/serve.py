@@ -10,13 +10,12 @@ from typing import Any
 
 from dreamgym import plugins
 from dreamgym.envs.base import TextRules
-from dreamgym.errors import RunDirError
 from dreamgym.experience.action_support import ActionSupport
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.pipeline import ExperienceModel
 from dreamgym.recipes import factory
 from dreamgym.recipes.context import open_context
-from dreamgym.runs.rundir import RunDir
+from dreamgym.runs.rundir import RunDir, unfinished
 from dreamgym.serve.sessions import LARGEST_BODY, DreamSessions, Limits
 from dreamgym.types import Task
 
@@ -48,7 +47,7 @@ def open_dream(run_dir: str | Path) -> Dream:
     path = Path(run_dir)
     run = RunDir.view(path)
     if not run.done("experience") and not run.done("tokenizer"):
-        raise RunDirError(f"'{path}' has no experience model yet. Give the command that made it again: it resumes.")
+        raise unfinished(path, "has no experience model yet")
     context = open_context(path)
     batch, model = factory.make_dream(context, factory.replay_in_memory(context))
     tasks = [replace(task, goal=None) for task in context.suite.tasks("train", TASKS, seed=factory.TASK_SEED)]

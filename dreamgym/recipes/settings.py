@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 from dreamgym import config as configuration
 from dreamgym import plugins
-from dreamgym.errors import ConfigError, RunDirError, UsageError, explained, nearest
+from dreamgym.errors import ConfigError, UsageError, explained, nearest
 from dreamgym.recipes import inputs
 from dreamgym.recipes.config import BaselineConfig, CompareConfig, RunConfig, SharedConfig, TrainConfig
 from dreamgym.recipes.resume import read_by
-from dreamgym.runs.rundir import CONFIG, RunDir
+from dreamgym.runs.rundir import CONFIG, RunDir, unfinished
 
 BUDGETS = ("small", "default", "large", "gpu")
 QUICKSTART_ENV = "telecom"
@@ -158,7 +158,7 @@ def policy_of(path: Path, name: str | None = None) -> str:
     one that it does not have."""
     known = policies(path)
     if not known:
-        raise RunDirError(f"'{path}' has no policy yet. Give the command that made it again: it resumes.")
+        raise unfinished(path, "has no policy yet")
     name = name or next((one for one in reversed(known) if "-no-" not in one), known[-1])
     require_policy(path, name)
     return name

@@ -38,6 +38,11 @@ PROCESS = "process"
 """The entry among the phases that says who works on the run; it is no work itself."""
 
 
+def unfinished(path: Path, lacks: str) -> RunDirError:
+    """The error for a run that is not finished; `lacks` says what it has not yet: "has no policy yet"."""
+    return RunDirError(f"'{path}' {lacks}: the run is not finished. Give the command that made it again: it resumes.")
+
+
 class RunDir:
     """One run on disk. It owns the lock of its directory: use it in a `with` block, or close it."""
 
