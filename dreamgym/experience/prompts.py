@@ -53,9 +53,14 @@ class PromptParts:
         return f"{task.env}: {task.instruction}" if self.name_env else task.instruction
 
 
+def start_prompt(vocab: Vocabulary, instruction: str) -> list[int]:
+    """The task, up to where the model writes the first state."""
+    return [vocab[TASK], *vocab.encode(instruction), vocab[STATE]]
+
+
 def opening(vocab: Vocabulary, instruction: str, state: str) -> list[int]:
     """Task and first state. The start state's tokens and their `<|end|>` are what `start` samples."""
-    return [vocab[TASK], *vocab.encode(instruction), vocab[STATE], *vocab.encode(state), vocab[END]]
+    return [*start_prompt(vocab, instruction), *vocab.encode(state), vocab[END]]
 
 
 def question(vocab: Vocabulary, action: str, memories: Sequence[str], prompt_parts: PromptParts) -> list[int]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from dreamgym.errors import RunDirError, UsageError, explained, reason_of
-from dreamgym.experience.learned_verifier.labels import FILE
+from dreamgym.experience.learned_verifier.labels import FILE, answered_draw, draw_of
 from dreamgym.runs.files import dumps, read_jsonl, write_atomic
 from dreamgym.runs.rundir import RunDir
 from dreamgym.statistics import inclusion_probabilities, weighted_rate
@@ -84,13 +84,13 @@ def store(path: Path, shown: Sequence[Candidate], answers: Mapping[str, Answer])
     """Add answers, by episode, atomically. Earlier labels get the probabilities of a larger draw once all that it shows are answered:
     until then they would be weighed as if the episodes without an answer had not been drawn."""
     kept = labels(path)
-    draws = [_draw(label) for label in kept.values()]
+    counted = answered_draw(kept.values())
     new = any(one.episode.id not in kept for one in shown)  # else all are of a larger draw, or this one is complete already
     complete = all(one.episode.id in answers or one.episode.id in kept for one in shown)
     for one in shown:
         name, label = one.episode.id, kept.get(one.episode.id)
         answer = answers.get(name) or (label and label["answer"])
-        if label and not (complete and (new or min(draws) <= one.n)):
+        if label and not (complete and (new or counted <= one.n)):
             kept[name] = label | {"answer": answer}
         elif answer:
             kept[name] = {
@@ -109,19 +109,14 @@ def labelled(path: Path) -> dict[str, Any] | None:
     kept = list(labels(path).values())
     if not kept:
         return None
-    draw = min(map(_draw, kept))
-    judged = [one for one in kept if _draw(one) == draw and one["claim"] == "success" and one["answer"] != "skip"]
+    draw = answered_draw(kept)
+    judged = [one for one in kept if draw_of(one) == draw and one["claim"] == "success" and one["answer"] != "skip"]
     rate = weighted_rate([one["answer"] == "wrong" for one in judged], [1 / one["probability"] for one in judged])
     return {
         "answers": {answer: sum(one["answer"] == answer for one in kept) for answer in get_args(Answer)},
-        "pending": sum(_draw(one) != draw for one in kept),
+        "pending": sum(draw_of(one) != draw for one in kept),
         "false_success_among_accepted": asdict(rate),
     }
-
-
-def _draw(label: Mapping[str, Any]) -> int:
-    """The size of the draw whose probability a label has; 0 for one that was stored before labels said so."""
-    return int(label.get("n", 0))
 
 
 def export(path: Path, file: Path, n: int) -> int:

@@ -21,11 +21,11 @@ from dreamgym.experience.dataset import RowBuilder, SegmentWeights, most_similar
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.parse import Answer, parse
 from dreamgym.experience.pipeline import ExperienceModel, ModelInputs, Unreadable
-from dreamgym.experience.prompts import PromptParts, Step, decode_state, encode_delta, grammar, prompt, variation
+from dreamgym.experience.prompts import PromptParts, Step, decode_state, encode_delta, grammar, prompt, start_prompt, variation
 from dreamgym.experience.retriever import RetrievalConfig, Retriever
 from dreamgym.experience.state_delta import EncodedState
 from dreamgym.llm.backbone_settings import BackboneConfig
-from dreamgym.llm.vocabulary import END, STATE, TASK, Vocabulary
+from dreamgym.llm.vocabulary import END, Vocabulary
 from dreamgym.protocols import LLM, ReplayBuffer
 from dreamgym.types import Completion, Neighbour, Observation, Prediction, Query, Request, Sampling, Task, Transition
 
@@ -156,7 +156,7 @@ class FinetunedExperienceModel(ExperienceModel):
         texts = self._logged_starts(distinct.values(), seed) if self.config.replayed_starts else {}
         to_sample = [task_key for task_key in distinct if task_key not in texts]
         sampling, about = self._sampling(self.config.start_temperature), self.config.prompt_parts.about
-        openings = {task_key: self._opening(about(distinct[task_key])) for task_key in to_sample}
+        openings = {task_key: start_prompt(self.vocab, about(distinct[task_key])) for task_key in to_sample}
         # the stream is the task's, whatever other tasks begin beside it
         streams = {task_key: (self.seed, seed, crc32("/".join(task_key).encode("utf-8", "surrogatepass"))) for task_key in to_sample}
         requests = [Request(openings[task_key], sampling, streams[task_key]) for task_key in to_sample]
@@ -188,9 +188,6 @@ class FinetunedExperienceModel(ExperienceModel):
     def _sampling(self, temperature: float, rules: str = "") -> Sampling:
         top_p = self.config.top_p if temperature else 1.0
         return Sampling(self.config.max_answer_tokens, stop=(self.vocab[END],), temperature=temperature, top_p=top_p, grammar=rules)
-
-    def _opening(self, instruction: str) -> list[int]:
-        return [self.vocab[TASK], *self.vocab.encode(instruction), self.vocab[STATE]]
 
     def _logged_starts(self, tasks: Iterable[Task], seed: int) -> dict[tuple[str, str], str]:
         """A logged first state for each task of the logs: its own, else one of its instruction; `seed` chooses among several."""

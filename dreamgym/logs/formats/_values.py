@@ -32,6 +32,11 @@ def tables(value: Any) -> list[dict[str, Any]]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
+def one_or_more_tables(value: Any) -> list[dict[str, Any]]:
+    """The object, or the objects of a list; [] for anything else."""
+    return [value] if isinstance(value, dict) else tables(value) if isinstance(value, list) else []
+
+
 def no_objects(value: Any) -> int:
     """How many entries of a list `tables` leaves out."""
     value = parsed(value)

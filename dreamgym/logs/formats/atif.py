@@ -18,7 +18,7 @@ class ATIFFormat:
         return any(values.text(unit.get("schema_version")).startswith("ATIF") for unit in self.units(value))
 
     def units(self, value: Any) -> Iterator[dict[str, Any]]:
-        yield from values.tables(value) if isinstance(value, list) else [value] if isinstance(value, dict) else []
+        yield from values.one_or_more_tables(value)
 
     def key(self, unit: dict[str, Any]) -> str | None:
         return None

@@ -26,7 +26,7 @@ class ClaudeCodeFormat:
         )
 
     def units(self, value: Any) -> Iterator[dict[str, Any]]:
-        yield from values.tables(value) if isinstance(value, list) else [value] if isinstance(value, dict) else []
+        yield from values.one_or_more_tables(value)
 
     def key(self, unit: dict[str, Any]) -> str | None:
         return values.text(unit.get("sessionId")) or "session"

@@ -8,14 +8,10 @@ from collections.abc import Mapping
 from dreamgym.envs.web.actions import WebAction
 from dreamgym.envs.web.forum.content import SUBJECTS
 from dreamgym.envs.web.forum.page import NEXT, comments, fill, first, on, saying, to_message, to_profile, to_topic
-from dreamgym.envs.web.sites.experts import Page, Script
+from dreamgym.envs.web.sites.experts import Page, Script, answer
 from dreamgym.envs.web.sites.tasks import SiteTask
 
 STOP = WebAction("stop")
-
-
-def _answer(*parts: object) -> WebAction:
-    return WebAction("stop", text=" ".join(map(str, parts)))
 
 
 def _topic_of(task: SiteTask) -> str:
@@ -31,20 +27,20 @@ def _question(task: SiteTask, page: Page) -> WebAction | None:
     if not shown:
         return None
     if task.template == "comment_count":
-        return _answer(shown[-1].writer, len(shown))
+        return answer(shown[-1].writer, len(shown))
     if task.template == "comment_writer":
         found = saying(page, first(re.findall(r": '(.*?)'", task.instruction)))
     elif task.template == "most_liked":
         found = max(shown, key=lambda one: one.likes)
     else:
         found = shown[1]
-    return _answer(found.writer, found.likes) if found else None
+    return answer(found.writer, found.likes) if found else None
 
 
 def _author_topics(task: SiteTask, page: Page) -> WebAction | None:
     """From a topic to the user who has begun it, and to the list of this user's topics."""
     if listed := re.match(r"(\w+) topics - ", page.title):
-        return _answer(listed[1], len([line for line in page.lines if re.match(r"^\[\d+\] clickable '\d+ ", line)]))
+        return answer(listed[1], len([line for line in page.lines if re.match(r"^\[\d+\] clickable '\d+ ", line)]))
     if re.match(r"\w+ comments - ", page.title):
         return page.click("Topics", "link")
     if step := to_topic(page, _topic_of(task)):
@@ -57,7 +53,7 @@ def _more_comments(task: SiteTask, page: Page) -> WebAction | None:
     """The results of two searches show both counts."""
     one, other = re.findall(r"'(.*?)'", task.instruction)[:2]
     if page.find(other, "link") or on(page, other):
-        return _answer(*task.wanted)
+        return answer(*task.wanted)
     if page.find(one, "link"):
         box = page.find("Search:", "searchbox")
         return WebAction("type", box.number, other, enter=True) if box else page.click("search header tabs", "link")
@@ -73,21 +69,21 @@ def _own_comment(task: SiteTask, page: Page) -> WebAction | None:
         return found[0].click("") if found else page.click(NEXT, "link")
     own = next((one for one in comments(page) if one.writer == "robin" and one.text == text), None)
     if own and about in page.title and "all topics" not in page.title:
-        return _answer(page.lines[0].removeprefix("page: ").rpartition(" - ")[0], own.likes)
+        return answer(page.lines[0].removeprefix("page: ").rpartition(" - ")[0], own.likes)
     return to_profile(page)
 
 
 def _poll(task: SiteTask, page: Page) -> WebAction | None:
     """Which choice leads, or who voted for one."""
     if page.title.startswith("voters for "):
-        return _answer(first(re.findall(r"# Voters for [^\n]*\n\[\d+\] link '(\w+)'", page.text)))
+        return answer(first(re.findall(r"# Voters for [^\n]*\n\[\d+\] link '(\w+)'", page.text)))
     if step := to_topic(page, _topic_of(task)):
         return step
     results = re.findall(r"^(.*), (\d+)%", page.text, re.MULTILINE)
     if not results:
         return page.click("Show results", "link")
     if task.template == "poll_leader":
-        return _answer(max(results, key=lambda one: int(one[1]))[0], first(re.findall(r"^Votes: (\d+)\.", page.text, re.MULTILINE)))
+        return answer(max(results, key=lambda one: int(one[1]))[0], first(re.findall(r"^Votes: (\d+)\.", page.text, re.MULTILINE)))
     choice = first(re.findall(r"voted for '(.*?)'", task.instruction))
     link = re.search(rf"^{re.escape(choice)}, \d+% \| \[(\d+)\]", page.text, re.MULTILINE)
     return WebAction("click", int(link[1])) if link else None
@@ -97,7 +93,7 @@ def _meeting(task: SiteTask, page: Page) -> WebAction | None:
     if step := to_message(page, first(re.findall(r"message '(.*?)'", task.instruction))):
         return step
     found = re.search(r"meet in (\w+) at (\d+) o'clock", page.text)
-    return _answer(*found.groups()) if found else None
+    return answer(*found.groups()) if found else None
 
 
 def _comment(task: SiteTask, page: Page) -> WebAction | None:

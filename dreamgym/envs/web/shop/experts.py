@@ -24,15 +24,11 @@ from dreamgym.envs.web.shop.page import (
     to_product,
     typed,
 )
-from dreamgym.envs.web.sites.experts import Page, Script
+from dreamgym.envs.web.sites.experts import Page, Script, answer
 from dreamgym.envs.web.sites.tasks import SiteTask
 
 STOP = WebAction("stop")
 ADDED = "has been added to your basket"
-
-
-def _answer(*parts: object) -> WebAction:
-    return WebAction("stop", text=" ".join(map(str, parts)))
 
 
 def _asked(pattern: str, task: SiteTask) -> tuple[str, ...]:
@@ -59,7 +55,7 @@ def _pair(task: SiteTask, page: Page) -> WebAction | None:
         first, second = _asked(PAIRS[task.template], task)
         if step := both(page, first, second):
             return step
-    return _answer(*task.wanted) if task.answered else _basket(task, page)
+    return answer(*task.wanted) if task.answered else _basket(task, page)
 
 
 def _reviewed_by(task: SiteTask, page: Page) -> WebAction | None:
@@ -122,7 +118,7 @@ def _extremes(task: SiteTask, page: Page) -> WebAction | None:
     (kind,) = _asked(r"cheapest (.*?) with", task)
     cheap, dear = task.wanted[0], task.wanted[2]
     if on(page, cheap) or on(page, dear) or any(one.title == cheap for one in offers(page)):
-        return both(page, cheap, dear) or _answer(*task.wanted)
+        return both(page, cheap, dear) or answer(*task.wanted)
     return search(page, kind)
 
 
@@ -143,8 +139,8 @@ def _own_order(task: SiteTask, page: Page) -> WebAction | None:
         row = re.search(rf"'Write a review' \| {count} \| .*\[(\d+)\] button 'Re-order'", page.text)
         return WebAction("click", int(row[1])) if row else None
     if task.template == "my_total":
-        return _answer(_sum(page), _status(page))
-    return _answer(*_ordered(page, _asked(r"How many (.*?) did I order", task)[0]))
+        return answer(_sum(page), _status(page))
+    return answer(*_ordered(page, _asked(r"How many (.*?) did I order", task)[0]))
 
 
 def _ordered(page: Page, title: str) -> tuple[str, str]:
@@ -157,7 +153,7 @@ def _price_change(task: SiteTask, page: Page) -> WebAction | None:
     """From an order to the product, whose page shows today's price."""
     (title,) = _asked(r"What did the (.*?) in my order", task)
     if on(page, title):
-        return _answer(task.wanted[0], page.cell("Price (incl. tax)").lstrip("£"))
+        return answer(task.wanted[0], page.cell("Price (incl. tax)").lstrip("£"))
     return to_own_order(page, _day(task)) or page.click(title, "link")
 
 
@@ -176,16 +172,16 @@ def _order(task: SiteTask, page: Page) -> WebAction | None:
     if step := to_order(page, _asked(r"order (\d+)", task)[0]):
         return step
     if task.template == "order_total":
-        return _answer(_sum(page), _status(page))
+        return answer(_sum(page), _status(page))
     email = (re.search(r"[\w.]+@[\w.]+\w", page.text.split("Customer Information")[-1]) or [""])[0]
-    return _answer(email, _sum(page))
+    return answer(email, _sum(page))
 
 
 def _buyer_orders(task: SiteTask, page: Page) -> WebAction | None:
     """From an order to its customer, whose page lists the orders."""
     (number,), name = _asked(r"order (\d+)", task), task.wanted[0]
     if "@" in page.title:
-        return _answer(name, len(re.findall(r"^\[\d+\] link '\d{6}' \|", page.text, re.MULTILINE)))
+        return answer(name, len(re.findall(r"^\[\d+\] link '\d{6}' \|", page.text, re.MULTILINE)))
     if page.title.startswith("customers"):
         row = re.search(rf"\[(\d+)\] link '[^']*@[^']*' \| {re.escape(name)} \|", page.text)
         return WebAction("click", int(row[1])) if row else typed(page, "Name:", name)

@@ -48,6 +48,11 @@ class Page:
         return line.partition(" | ")[2].strip()
 
 
+def answer(*parts: object) -> WebAction:
+    """The end of an episode with an answer: the parts, with blanks between them."""
+    return WebAction("stop", text=" ".join(map(str, parts)))
+
+
 Script = Callable[[SiteTask, Page], WebAction | None]
 """The next step of a template's task on a page; None where the script knows none, which ends the episode."""
 
