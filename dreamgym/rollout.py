@@ -60,7 +60,17 @@ def rollout(
     trajectories = list[Trajectory]()
     for start in range(0, len(tasks), size) if tasks else ():
         part = slice(start, start + size)
-        trajectories += _play(agent, env, tasks[part], indices[part], seed, max_steps, temperature, name, min_ready)
+        trajectories += _play(
+            agent,
+            env,
+            tasks[part],
+            indices[part],
+            seed=seed,
+            max_steps=max_steps,
+            temperature=temperature,
+            name=name,
+            min_ready=min_ready,
+        )
     return trajectories
 
 
@@ -69,6 +79,7 @@ def _play(
     env: BatchEnv,
     tasks: Sequence[Task],
     indices: Sequence[int],
+    *,
     seed: int,
     max_steps: int,
     temperature: float,

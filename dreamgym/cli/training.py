@@ -73,13 +73,7 @@ def compare(
 ) -> None:
     """Make Tables 1 and 2 of the paper: train the arms of a configuration, or compare finished runs."""
     from dreamgym.errors import UsageError
-    from dreamgym.recipes import comparison
-    from dreamgym.recipes.config import CompareConfig
-    from dreamgym.recipes.factory import checked_suite
-    from dreamgym.recipes.inputs import located, read_again, seed_that_reads
-    from dreamgym.recipes.settings import changes_of_seeds, read, require_plugins
     from dreamgym.runs.files import reading
-    from dreamgym.runs.rundir import RunDir, require_place_for_runs
 
     overrides = [one for one in given or () if "=" in one and not os.path.exists(one)]
     runs = [Path(one) for one in given or () if one not in overrides]
@@ -89,34 +83,60 @@ def compare(
         )
     if overrides and not config:
         raise UsageError(f"'{overrides[0]}' is no run directory. Settings change a configuration: give --config FILE too.")
-    for one in runs:
-        if not (one / "compare.json").is_file() and not any(one.glob("seed-*")):
-            RunDir.view(one)
-    if dry_run and not config:
-        raise UsageError("--dry-run says what training would take: give --config FILE, and no finished runs.")
     if config:
-        settings, folder = read(CompareConfig, config, changes_of_seeds(overrides)), out or Path("runs") / config.stem
-        require_plugins(settings)
-        seed = seed_that_reads(settings, folder)
-        own = located(settings, seed)
-        planned = read_again(own, seed, checked_suite(own, acts=not dry_run))
-        if not dry_run:
-            require_place_for_runs(folder)
-        if not estimate_first(folder, [planned], dry_run, as_json):
-            return
-        from dreamgym.recipes import compare as recipe
-
-        result = recipe.run(settings, folder, latency_s=latency, say=_say)
+        result = _trained_arms(config, overrides, out, latency, dry_run, as_json)
     else:
-        with reading(", ".join(map(str, runs))):
-            result = comparison.of_runs(runs, latency_s=latency)
-        if out:
-            comparison.save(result, out)
+        result = _finished_runs(runs, out, latency, dry_run)
+    if result is None:
+        return
     if as_json:
         print(json.dumps(result))
         return
     with reading(out or ", ".join(map(str, runs))):
         _show_comparison(result)
+
+
+def _trained_arms(
+    config: Path, overrides: list[str], out: Path | None, latency: float, dry_run: bool, as_json: bool
+) -> dict[str, Any] | None:
+    """The comparison of the arms of a configuration, which are trained; None of a dry run, which prints what they will take."""
+    from dreamgym.recipes.config import CompareConfig
+    from dreamgym.recipes.factory import checked_suite
+    from dreamgym.recipes.inputs import located, read_again, seed_that_reads
+    from dreamgym.recipes.settings import changes_of_seeds, read, require_plugins
+    from dreamgym.runs.rundir import require_place_for_runs
+
+    settings, folder = read(CompareConfig, config, changes_of_seeds(overrides)), out or Path("runs") / config.stem
+    require_plugins(settings)
+    seed = seed_that_reads(settings, folder)
+    own = located(settings, seed)
+    planned = read_again(own, seed, checked_suite(own, acts=not dry_run))
+    if not dry_run:
+        require_place_for_runs(folder)
+    if not estimate_first(folder, [planned], dry_run, as_json):
+        return None
+    from dreamgym.recipes import compare as recipe
+
+    return recipe.run(settings, folder, latency_s=latency, say=_say)
+
+
+def _finished_runs(runs: list[Path], out: Path | None, latency: float, dry_run: bool) -> dict[str, Any]:
+    """The comparison of finished runs, saved in `out` where it is given."""
+    from dreamgym.errors import UsageError
+    from dreamgym.recipes import comparison
+    from dreamgym.runs.files import reading
+    from dreamgym.runs.rundir import RunDir
+
+    for one in runs:
+        if not (one / "compare.json").is_file() and not any(one.glob("seed-*")):
+            RunDir.view(one)
+    if dry_run:
+        raise UsageError("--dry-run says what training would take: give --config FILE, and no finished runs.")
+    with reading(", ".join(map(str, runs))):
+        result = comparison.of_runs(runs, latency_s=latency)
+    if out:
+        comparison.save(result, out)
+    return result
 
 
 def _show_comparison(result: dict[str, Any]) -> None:
@@ -258,18 +278,7 @@ def init(
     if download and not backbone:
         raise UsageError("--download goes with --backbone: nothing else is fetched.")
     if logs:
-        from dreamgym.llm.backbone_settings import BackboneConfig, check_backbone
-        from dreamgym.llm.sizes import shape_of
-        from dreamgym.recipes.init_logs import examine, settings
-
-        shape_of(size or "1m")
-        model = BackboneConfig(model=backbone, download=download) if backbone else None
-        check_backbone(model)
-        account = examine(logs, env=env, backbone=model)
-        text = settings(logs, account, size=size or "1m", backbone=model)
-        _say(f"logs: {account}")
-        for warning in account.warnings():
-            _say(f"warning: {warning}")
+        text = _settings_from_logs(logs, env, size or "1m", backbone, download)
     elif file is None:
         raise UsageError("Give the file to write, such as train.toml, or --logs FILE.")
     else:
@@ -280,6 +289,24 @@ def init(
     else:
         write_atomic(file, text)
         print(f"written: {file}")
+
+
+def _settings_from_logs(logs: list[Path], env: str | None, size: str, backbone: str, download: bool) -> str:
+    """The settings that fit recorded episodes, as TOML; what the episodes hold is said on standard error."""
+    from dreamgym.llm.backbone_settings import BackboneConfig, check_backbone
+    from dreamgym.llm.sizes import shape_of
+    from dreamgym.recipes.init_logs import settings
+    from dreamgym.recipes.log_survey import examine
+
+    shape_of(size)
+    model = BackboneConfig(model=backbone, download=download) if backbone else None
+    check_backbone(model)
+    account = examine(logs, env=env, backbone=model)
+    text = settings(logs, account, size=size, backbone=model)
+    _say(f"logs: {account}")
+    for warning in account.warnings():
+        _say(f"warning: {warning}")
+    return text
 
 
 def _show_table(found: Mapping[str, Any], title: str, rows: tuple[list[str], list[list[str]]], as_json: bool) -> None:

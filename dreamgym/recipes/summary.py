@@ -16,6 +16,11 @@ from dreamgym.statistics import seed_mean, wilson
 AUDITED = ("dream_success", "false_success", "false_failure", "accepted_false")
 AUDITED_DREAMS = ("with_guard", "without_guard", "no_model")
 """The arms of an audit."""
+AVERAGED = (
+    "real_transitions_offline", "real_transitions_online", "real_transitions_probe", "dream_transitions", "real_seconds",
+    "optimiser_steps", "seconds", *AUDITED,
+)  # fmt: skip
+"""The values of an entry of which `pool` gives the mean over seeds."""
 
 
 def table(run: RunDir, rows: Iterable[str]) -> dict[str, Any]:
@@ -100,8 +105,6 @@ def pool(by_seed: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
     wins = sum(round(entry["real_success"] * entry["episodes"]) for entry in entries)
     rate = wilson(wins, n)
     sampled = wilson(sum(round(e["sampled"]["value"] * e["sampled"]["n"]) for e in entries), sum(e["sampled"]["n"] for e in entries))
-    costs = ("real_trans", "real_seconds", "dream_trans", "optimiser_steps", "seconds", "dream_success", "false_", "accepted_")
-    averaged = [key for key in entries[0] if key.startswith(costs)]
     greedy, drawn = [entry["real_success"] for entry in entries], [entry["sampled"]["value"] for entry in entries]
     return {
         "real_success": rate.value,
@@ -112,7 +115,7 @@ def pool(by_seed: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
         "per_seed_sampled": drawn,
         "seed_ci95_sampled": seed_mean(drawn).interval,
         "episodes": n,
-        **{key: _mean([entry.get(key) for entry in entries]) for key in averaged},
+        **{key: _mean([entry.get(key) for entry in entries]) for key in AVERAGED if key in entries[0]},
         "decided_by": _mean_shares([entry.get("decided_by") for entry in entries]),
         **({"verifiers": _pooled([entry["verifiers"] for entry in entries])} if all("verifiers" in entry for entry in entries) else {}),
         **({"gap": _by_seed([entry["gap"] for entry in entries])} if all("gap" in entry for entry in entries) else {}),

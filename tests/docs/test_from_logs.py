@@ -18,7 +18,7 @@ from dreamgym.logs.conversion import exchanges
 from dreamgym.logs.export import export_episodes
 from dreamgym.logs.formats.openai import messages_of
 from dreamgym.logs.records import Account
-from dreamgym.recipes import init_logs
+from dreamgym.recipes import init_logs, log_survey
 from dreamgym.runs.episodes import write_trajectories
 from dreamgym.runs.rundir import RunDir
 from dreamgym.tool_calls import ToolCall, action_of, respond
@@ -35,8 +35,8 @@ def test_the_commands_of_the_tutorial_lead_from_a_log_to_a_report(
     records = [json.loads(line) for line in (tmp_path / "logs.jsonl").read_text().splitlines()]
     (tmp_path / "logs.jsonl").write_text("".join(json.dumps(one | {"reward": float(one["success"])}) + "\n" for one in records))
     monkeypatch.setitem(sizes.SIZES, "1m", SIZE)  # the page's own commands, with a model that trains in seconds
-    for name, value in {"ITERATIONS": 2, "VOCABULARIES": (512, 600)}.items():
-        monkeypatch.setattr(init_logs, name, value)
+    monkeypatch.setattr(init_logs, "ITERATIONS", 2)
+    monkeypatch.setattr(log_survey, "VOCABULARIES", (512, 600))
     monkeypatch.setattr("builtins.input", lambda _: "")
     ran = list[str]()
     for line in bash_lines(PAGE):

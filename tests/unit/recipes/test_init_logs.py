@@ -19,9 +19,10 @@ from dreamgym.envs.tools.schemas import inferred_tools
 from dreamgym.errors import UsageError
 from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.logs.demonstrations import collect
-from dreamgym.recipes import init_logs
+from dreamgym.recipes import log_survey
 from dreamgym.recipes.config import TrainConfig
-from dreamgym.recipes.init_logs import examine, settings
+from dreamgym.recipes.init_logs import settings
+from dreamgym.recipes.log_survey import examine
 from dreamgym.runs.episodes import write_trajectories
 from dreamgym.types import Observation, Turn
 
@@ -91,7 +92,7 @@ def test_next_states_that_are_too_long_to_be_dreamed_are_said(tmp_path: Path):
 
 def test_the_longest_next_state_of_all_episodes_can_be_dreamed(tmp_path: Path):
     """Also one that no episode has from which a vocabulary is tried."""
-    *others, last = tool_desk.episodes(init_logs.SAMPLE + 10)
+    *others, last = tool_desk.episodes(log_survey.SAMPLE + 10)
     long = " ".join(f"{n}x" for n in range(150))
     step = replace(last.transitions[0], next_state=Observation(f"> {last.transitions[0].action}\n{long}"), terminated=True)
     found = {}
@@ -138,10 +139,10 @@ def test_several_files_need_their_tools_in_the_first_ones(tmp_path: Path):
         (tmp_path / f"{name}.tools.json").write_text(json.dumps([{"name": tool, "description": "", "parameters": {"properties": {}}}]))
     files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
     with pytest.raises(UsageError, match=r"b\.tools\.json' has tools that .*a\.tools\.json' lacks: get_invoice"):
-        init_logs._options("tools", files)
+        log_survey.suite_options("tools", files)
     (tmp_path / "b.tools.json").write_text((tmp_path / "a.tools.json").read_text())
-    assert init_logs._options("tools", files)["tools"] == str(tmp_path / "a.tools.json")
-    assert "tools" not in init_logs._options("logs", files)
+    assert log_survey.suite_options("tools", files)["tools"] == str(tmp_path / "a.tools.json")
+    assert "tools" not in log_survey.suite_options("logs", files)
 
 
 @pytest.mark.parametrize(

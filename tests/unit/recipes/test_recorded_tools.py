@@ -14,7 +14,8 @@ from dreamgym import plugins
 from dreamgym.envs.tools import recorded_calls
 from dreamgym.envs.tools.schemas import inferred_tools
 from dreamgym.errors import UsageError
-from dreamgym.recipes.init_logs import examine, settings
+from dreamgym.recipes.init_logs import settings
+from dreamgym.recipes.log_survey import examine
 from dreamgym.recipes.phases.logs import read_logs
 from dreamgym.runs.episodes import write_trajectories
 from dreamgym.types import Trajectory, Turn
