@@ -19,7 +19,7 @@ from typing import Any
 from common import options as cli
 
 from dreamgym.config import build, dump, merge
-from dreamgym.recipes import fidelity
+from dreamgym.recipes import fidelity, replayed_dreams
 from dreamgym.recipes.config import RunConfig
 from dreamgym.recipes.phases.audit import audit
 from dreamgym.recipes.phases.experience import train_experience
@@ -92,7 +92,7 @@ def replay_dreams(config: RunConfig, path: Path) -> dict[str, Any]:
         warm_start(run, context)
         run_rl_phase(run, context, Loop("dream", "warm_start", config.dream, "dream", config))
         audit(run, replace(context), "dream")
-        return fidelity.audited(run.data("audit"))
+        return replayed_dreams.audited(run.data("audit"))
 
 
 def rows(found: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:

@@ -31,8 +31,7 @@ from dreamgym.config import assignments, read
 from dreamgym.errors import UsageError
 from dreamgym.llm import backbones, tiny
 from dreamgym.llm.backbone_settings import BackboneConfig
-from dreamgym.recipes import compare, context, factory
-from dreamgym.recipes import summary as tables
+from dreamgym.recipes import compare, context, factory, tables
 from dreamgym.recipes.arms import arm_of
 from dreamgym.recipes.config import CompareConfig
 from dreamgym.runs.files import dumps, read_json, write_atomic

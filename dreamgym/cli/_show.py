@@ -14,7 +14,7 @@ from dreamgym.evals.gap import gap_sentence
 from dreamgym.evals.recorded_actions import sentence
 from dreamgym.recipes import gains
 from dreamgym.recipes.arms import ARMS
-from dreamgym.recipes.summary import AUDITED_DREAMS, hours, intervals, percent
+from dreamgym.recipes.tables import AUDITED_DREAMS, hours, intervals, percent
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 Run = Annotated[Path, typer.Argument(help="A run directory, such as runs/quickstart.")]

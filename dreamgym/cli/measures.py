@@ -57,7 +57,7 @@ def fidelity(
                 "dream, or --held-out."
             )
         raise unfinished(run, "has no audit yet")
-    from dreamgym.recipes.fidelity import dream_measures  # after the refusals, which need no torch
+    from dreamgym.recipes.replayed_dreams import dream_measures  # after the refusals, which need no torch
 
     audit = _audit(folder, replays)
     with reading(folder.path / PHASES):
@@ -76,10 +76,10 @@ def fidelity(
 
 def _audit(folder: Any, replays: int | None) -> dict[str, Any] | None:
     """The run's own audit, or one with so many dreams, made now or kept from an earlier call. None where the run replays no dream."""
-    from dreamgym.recipes import fidelity as recipe
-
     if replays is not None:
-        return recipe.replays(folder.path, replays)
+        from dreamgym.recipes import replayed_dreams
+
+        return replayed_dreams.replays(folder.path, replays)
     return dict(folder.data("audit")) if folder.done("audit") else None
 
 
@@ -90,7 +90,7 @@ def _without_env(folder: Any, forced: dict[str, Any], as_json: bool, asked: int)
         found = folder.data("fidelity")
         forced = {"held_out": found["held_out"], "held_out_no_model": found.get("no_model"), "reason": found.get("reason", "")}
     if as_json:
-        from dreamgym.recipes.fidelity import dream_measures
+        from dreamgym.recipes.replayed_dreams import dream_measures
 
         alone = {"repeated": repeated, "uncertified": uncertified, "near_misses": "left out: they need an environment"}
         return print(json.dumps(dream_measures(folder, None) | forced | alone))

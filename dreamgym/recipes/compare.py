@@ -13,8 +13,7 @@ from typing import Any
 
 from dreamgym.envs.worker_pool import WorkerPool
 from dreamgym.evals.gap import PREFIX
-from dreamgym.recipes import comparison, context, inputs, plan
-from dreamgym.recipes import summary as tables
+from dreamgym.recipes import comparison, context, inputs, plan, tables
 from dreamgym.recipes.ablations import ablated
 from dreamgym.recipes.arms import OFFLINE_ARMS, ablation_arm, arm_of
 from dreamgym.recipes.comparison import Entry

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.errors import RunDirError, UsageError
-from dreamgym.recipes import summary as tables
+from dreamgym.recipes import tables
 from dreamgym.recipes.arms import ARMS, ablation_arm
 from dreamgym.recipes.gains import gains_by_run
 from dreamgym.recipes.gains import lines as describe

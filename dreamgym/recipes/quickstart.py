@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.errors import InvariantError
-from dreamgym.recipes import context, inputs, plan
-from dreamgym.recipes import summary as tables
+from dreamgym.recipes import context, inputs, plan, tables
 from dreamgym.recipes.config import RunConfig
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.factory import start_workers

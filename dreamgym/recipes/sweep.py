@@ -18,7 +18,7 @@ from typing import Any
 
 from dreamgym.config import assignments
 from dreamgym.errors import ConfigError, UsageError, counted
-from dreamgym.recipes import summary as tables
+from dreamgym.recipes import tables
 from dreamgym.recipes.config import CompareConfig
 from dreamgym.recipes.factory import checked_suite
 from dreamgym.recipes.settings import read, require_plugins

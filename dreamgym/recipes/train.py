@@ -10,8 +10,7 @@ from dreamgym.envs.base import EnvSuite
 from dreamgym.errors import InvariantError, counted
 from dreamgym.evals import held_out
 from dreamgym.experience import memory_answers, recall
-from dreamgym.recipes import context, inputs, plan
-from dreamgym.recipes import summary as tables
+from dreamgym.recipes import context, inputs, plan, tables
 from dreamgym.recipes.arms import RL_ARMS
 from dreamgym.recipes.config import TrainConfig
 from dreamgym.recipes.factory import start_workers, validation_phase

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamgym.errors import ConfigError, RunDirError
-from dreamgym.recipes import inputs
-from dreamgym.recipes import summary as tables
+from dreamgym.recipes import inputs, tables
 from dreamgym.recipes.config import TrainConfig
 from dreamgym.recipes.factory import TASK_SEED, checked_suite, shared_tokenizer, start_workers
 from dreamgym.recipes.settings import require_plugins

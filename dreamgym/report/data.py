@@ -11,7 +11,7 @@ from typing import Any
 from dreamgym.errors import DreamGymError
 from dreamgym.recipes.ablations import ABLATIONS, ablated
 from dreamgym.recipes.arms import ARMS, Arm, ablation_arm, arm_of, base_arm
-from dreamgym.recipes.summary import AUDITED_DREAMS, entry
+from dreamgym.recipes.tables import AUDITED_DREAMS, entry
 from dreamgym.runs.files import is_number, read_json
 from dreamgym.runs.rundir import CONFIG, PROCESS, RunDir
 from dreamgym.statistics import Rate

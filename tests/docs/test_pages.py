@@ -28,8 +28,8 @@ from dreamgym.evals.one_step import measure
 from dreamgym.evals.paired_replay import summarise
 from dreamgym.evals.recorded_actions import Repeated
 from dreamgym.recipes.config import CompareConfig, RunConfig, TrainConfig
-from dreamgym.recipes.fidelity import audited
 from dreamgym.recipes.phases.audit import fidelity_json
+from dreamgym.recipes.replayed_dreams import audited
 from dreamgym.report.metrics import METRICS
 from dreamgym.statistics import wilson
 

@@ -12,7 +12,7 @@ from dreamgym.errors import InvariantError, UsageError
 from dreamgym.evals.success import evaluate, success
 from dreamgym.experience.augmentation import relabel_goals
 from dreamgym.policy.agent import Agent
-from dreamgym.recipes import summary
+from dreamgym.recipes import tables
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.factory import TASK_SEED
 from dreamgym.recipes.phases.fit import finish, fit, progress_watch
@@ -60,7 +60,7 @@ def converge_sft(run: RunDir, context: RunContext, config: SFTConfig, *, patienc
         if all(rates[0] > seen["greedy"] for seen in curve):
             context.save_policy(policy, "sft")
         spent = (curve[-1]["real_steps"] if curve else 0) + real.steps - before
-        waited = summary.total([curve[-1].get("real_seconds") if curve else 0.0, real.seconds - began])
+        waited = tables.total([curve[-1].get("real_seconds") if curve else 0.0, real.seconds - began])
         curve.append({"epoch": epoch, "greedy": rates[0], "sampled": rates[1], "real_steps": spent, "real_seconds": waited})
         run.mark("sft-curve", {"curve": curve})
         best = max(range(len(curve)), key=lambda k: curve[k]["greedy"])

@@ -12,11 +12,11 @@ from toy import LOOP, SHARED, shrink
 from dreamgym.config import dump, read
 from dreamgym.evals.attribution import Attribution
 from dreamgym.evals.gap import compare_success
-from dreamgym.recipes import fidelity, summary
+from dreamgym.recipes import fidelity, tables
 from dreamgym.recipes.config import TrainConfig
-from dreamgym.recipes.fidelity import dream_measures
 from dreamgym.recipes.phases.experience import train_experience
 from dreamgym.recipes.phases.logs import prepare_logs
+from dreamgym.recipes.replayed_dreams import dream_measures
 from dreamgym.runs.rundir import RunDir
 from dreamgym.types import Observation, StepInfo, Task, Trajectory, Transition, Turn, Verdict
 
@@ -47,7 +47,7 @@ def test_a_gap_without_an_unmasked_dream_is_no_success_in_the_dream(run: RunDir,
     run.mark("eval-dream", {"greedy": RATE, "sampled": RATE})
     gap = compare_success([episode("dream", masked=masked)] * 4, [episode("real")] * 4)
     run.mark("gap-dream", {"policy": "dream", "real_steps": 4, **asdict(gap)})
-    assert summary.table(run, ["dream"])["dream"]["dream_success"] == (None if masked else 0.0)
+    assert tables.table(run, ["dream"])["dream"]["dream_success"] == (None if masked else 0.0)
 
 
 def test_what_decided_the_dreams_is_of_a_phase_that_dreamed(run: RunDir):
@@ -67,10 +67,10 @@ def test_time_in_the_real_environment_is_that_of_all_phases_or_unknown(
     run.mark("real_only", {**loop, "real_seconds": played})
     for policy in ("warm_start", "real_only"):
         run.mark(f"eval-{policy}", {"greedy": RATE, "sampled": RATE, "seconds": 7.0})
-    found = summary.table(run, ["warm_start", "real_only"])
+    found = tables.table(run, ["warm_start", "real_only"])
     assert found["real_only"]["real_seconds"] == whole and found["warm_start"]["real_seconds"] == logged
-    assert summary.hours({"real_seconds": whole}) == ("-" if whole is None else "0.01") and summary.hours({}) == "-"
-    pooled = summary.pool([found["real_only"], {k: v for k, v in found["real_only"].items() if k != "real_seconds"}])
+    assert tables.hours({"real_seconds": whole}) == ("-" if whole is None else "0.01") and tables.hours({}) == "-"
+    pooled = tables.pool([found["real_only"], {k: v for k, v in found["real_only"].items() if k != "real_seconds"}])
     assert pooled and pooled["real_seconds"] is None
 
 
