@@ -61,7 +61,7 @@ IDENTIFIERS = {
     "Prober": "GapProbes", "TriedClaim": "ProbedClaim", "ablation_row": "ablation_arm",
     "that_fit": "drop_too_long", "enter_dream": "load_dream", "judge_with": "load_verifier", "agreement_of": "measure_agreement",
     "task_seeds": "seeds_per_prompt", "DREAMT": "DREAM_ARMS",
-    "whole_letters": "without_lone_surrogates", "storable": "without_lone_surrogates",
+    "whole_letters": "without_lone_surrogates", "storable": "without_lone_surrogates", "revisit_rates": "revisit_rate",
 }  # fmt: skip
 
 # Words that say nothing of what a value is, in the package: name the thing instead. In these parts no value is called `found` either.

@@ -19,7 +19,7 @@ from toy import COMPARE, LOOP, RECORDED, SHARED, renamed, shrink
 from dreamgym.config import _flat
 from dreamgym.envs.web.sites import server
 from dreamgym.experience.mappers import fitted
-from dreamgym.recipes import compare, fidelity, quickstart, serve, train, transfer
+from dreamgym.recipes import compare, fidelity, quickstart, replayed_dreams, serve, train, transfer
 from dreamgym.recipes.config import TrainConfig
 
 DREAM = f'mode = "dream"\n{SHARED}\n[rl]\n{LOOP}'.replace("paired_replays = 0", "paired_replays = 2")
@@ -159,8 +159,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             patch.setattr(recipe, "prepare_logs", begin)
         patch.setattr(transfer, "_tokenizer", begin)
         patch.setattr(server, "build", begin)
-        for measuring in ("measure_context", "replay_arms"):
-            patch.setattr(fidelity, measuring, begin)
+        patch.setattr(fidelity, "measure_context", begin)
+        patch.setattr(replayed_dreams, "replay_arms", begin)
         open_dream = serve.open_dream
 
         def opened(*given: Any) -> Any:
