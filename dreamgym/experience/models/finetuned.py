@@ -67,7 +67,7 @@ class FinetunedConfig(RetrievalConfig):
     replayed_starts: bool = False
     """Start the dream of a task from the logs, or of its instruction, in a logged first state; the model writes the others."""
     validation_share: float = Field(default=0.0, ge=0, le=0.5)
-    """Share of the logged tasks that the model is not fitted to, at most 150. On their steps it is compared with the control without
+    """Share of the logged tasks that the model is not fitted to, at most 60. On their steps it is compared with the control without
     a model, and what the control predicts better, by kind of action, the nearest memory answers (`experience.memory_answers`). 0: the model
     answers all."""
     vary_temperature: float = Field(default=1.0, ge=0)

@@ -23,7 +23,7 @@ from dreamgym.runs.rundir import RunDir
 from dreamgym.types import Prediction, Task, Trajectory
 
 log = logging.getLogger(__name__)
-MOST_VALIDATED = 150
+MOST_VALIDATED = 60
 """Logged tasks that are held out for `experience.validation_share`, at most: more would say little more."""
 
 
