@@ -12,6 +12,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
@@ -207,6 +208,15 @@ class EnvSuite(ABC):
     def task_key(self, task: Task) -> str:
         """What two recorded episodes of the same task have in common, so that held-out tasks are kept out of the logs. Default: the id."""
         return task.id
+
+    def knows_task(self, task: Task) -> bool:
+        """Whether `task_key` tells if a recorded task is a held-out one: a run warns where it does not. Default: whether one of `all_tasks`
+        has the same key; without that list, every task is known."""
+        return type(self).all_tasks is EnvSuite.all_tasks or self.task_key(task) in self._keys
+
+    @cached_property
+    def _keys(self) -> frozenset[str]:
+        return frozenset(map(self.task_key, self.all_tasks()))
 
     def env(self) -> Env | None:
         """A new instance of the real environment. Default None: there is none, and everything that needs one is skipped."""

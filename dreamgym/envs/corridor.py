@@ -248,6 +248,13 @@ class CorridorSuite(EnvSuite):
         random.Random(f"tasks/{split}/{seed}").shuffle(chosen)
         return [self._task(goal) for goal in chosen[:n]]
 
+    def task_key(self, task: Task) -> str:
+        """What is asked, since recorded tasks have ids of their own."""
+        return self.rules.task_key(task.instruction)
+
+    def knows_task(self, task: Task) -> bool:
+        return read_goal(task.instruction) is not None
+
     def env(self) -> Corridor:
         """A fresh corridor."""
         return Corridor(self.config)

@@ -21,7 +21,7 @@ from typing import Any
 
 from dreamgym.config import Config, build, paths
 from dreamgym.envs._tau2 import DONE, Tau2Env, Tau2Suite, answer, declared, load_domain
-from dreamgym.envs.base import play
+from dreamgym.envs.base import in_split, play
 from dreamgym.envs.tools.conversation import Limits
 from dreamgym.envs.tools.rules import Shown, ToolRules
 from dreamgym.envs.tools.schemas import Tool
@@ -149,9 +149,15 @@ class RetailSuite(Tau2Suite):
             yield Task(f"retail/{name}", row["instruction"].strip(), self.name, difficulty=len(row["actions"]), goal={"task": name})
 
     def task_key(self, task: Task) -> str:
-        """The user: no user, and so no order, is in two splits."""
-        name = str((task.goal or {}).get("task", ""))
+        """The user: no user, and so no order, is in two splits. A recorded task has no goal record: it is that of its wording."""
+        name = str(task.goal.get("task", "")) if task.goal else self._worded.get(" ".join(task.instruction.split()), "")
         return str(self.package.rows[name]["user_id"]) if name in self.package.rows else task.id
+
+    @cached_property
+    def _worded(self) -> dict[str, str]:
+        """The names of the tasks by their wording, of several that share one a held-out task."""
+        rows = sorted(self.package.rows.items(), key=lambda item: not in_split(str(item[1]["user_id"]), "train"))  # the last one stays
+        return {" ".join(row["instruction"].split()): name for name, row in rows}
 
     def env(self) -> RetailEnv:
         return RetailEnv(self.package, self.rules)

@@ -93,12 +93,16 @@ def test_a_family_says_what_it_is(name: str):
 @every_suite
 def test_splits_share_no_task_and_a_seed_names_the_order(name: str):
     splits = {split: suite(name).tasks(split, 60, seed=0) for split in SPLITS}
-    ids = {split: {suite(name).task_key(task) for task in tasks} for split, tasks in splits.items()}
-    assert all(ids.values())
-    assert all(len(ids[split]) == len(splits[split]) for split in SPLITS)
-    assert not (ids["train"] & ids["dev"] or ids["train"] & ids["test"] or ids["dev"] & ids["test"])
+    assert all(len({task.id for task in tasks}) == len(tasks) > 0 for tasks in splits.values())
+    keys = {split: {suite(name).task_key(task) for task in tasks} for split, tasks in splits.items()}
+    assert not (keys["train"] & keys["dev"] or keys["train"] & keys["test"] or keys["dev"] & keys["test"])
     assert suite(name).tasks("train", 10, seed=0) == suite(name).tasks("train", 10, seed=0)
     assert suite(name).tasks("train", 10, seed=0) != suite(name).tasks("train", 10, seed=1)
+
+
+@every_suite
+def test_a_suite_knows_its_own_tasks(name: str):
+    assert all(suite(name).knows_task(task) for split in SPLITS for task in suite(name).tasks(split, 20, seed=0))
 
 
 @every_suite

@@ -75,6 +75,9 @@ class AlfWorldSuite(EnvSuite):
         random.Random(f"tasks/{split}/{seed}").shuffle(order)
         return [self._task(self._numbered(split, number)) for number in order[:n]]
 
+    def knows_task(self, task: Task) -> bool:
+        return task.id in self.games
+
     def env(self) -> TrackedHouse:
         """A fresh house that loads the games of its tasks."""
         from dreamgym.envs.alfworld.world import House

@@ -122,6 +122,13 @@ class WebShopSuite(EnvSuite):
         key = self.rules.task_key if self.rules.wide else None
         return goals.tasks(split, n, self.products, seed=seed, catalogue_seed=self.config.seed, env=self.name, task_key=key)
 
+    def task_key(self, task: Task) -> str:
+        """What is asked for: recorded tasks have ids of their own, and lists of other seeds ask for the same under other ids."""
+        return self.rules.task_key(task.instruction)
+
+    def knows_task(self, task: Task) -> bool:
+        return self.rules.read(task.instruction) is not None
+
     def _original_tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """The original's goals as tasks; seed 0 keeps their order, which is the one its indices mean. A synthetic goal that is worded as a
         training goal is in no other split."""

@@ -45,6 +45,9 @@ class WrappedSuite(EnvSuite):
     def task_key(self, task: Task) -> str:
         return self.inner.task_key(task)
 
+    def knows_task(self, task: Task) -> bool:
+        return self.inner.knows_task(task)
+
     @property
     def has_env(self) -> bool:
         return self.inner.has_env

@@ -158,6 +158,9 @@ class PlaceholderSuite(WrappedSuite):
     def task_key(self, task: Task) -> str:
         return super().task_key(show_task(task))
 
+    def knows_task(self, task: Task) -> bool:
+        return super().knows_task(show_task(task))
+
     def env(self) -> Env | None:
         env = super().env()
         return None if env is None else NamedEnv(env, self.inner.rules)

@@ -85,6 +85,9 @@ class RenamedSuite(WrappedSuite):
     def task_key(self, task: Task) -> str:
         return super().task_key(self.cipher.decode_task(task))
 
+    def knows_task(self, task: Task) -> bool:
+        return super().knows_task(self.cipher.decode_task(task))
+
     def demonstrate(self, task: Task, policy: str, *, seed: int) -> Trajectory:
         return self._encoded(super().demonstrate(self.cipher.decode_task(task), policy, seed=seed), task)
 

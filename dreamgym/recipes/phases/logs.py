@@ -116,6 +116,8 @@ def _write_logs(run: RunDir, config: SharedConfig, suite: EnvSuite, workers: Wor
     files, began = config.logs.files or suite.log_files, time.monotonic()
     logs = sized(read_logs(files, suite), config) if files else offline(suite, config, workers)
     waited = 0.0 if files else time.monotonic() - began  # scripted policies take next to none of it
+    if files:
+        warn_of_unknown_tasks(logs, suite)
     divided = without_held_out(logs, suite, config)
     run.episodes(HELD_OUT, divided.held_out)
     run.episodes("logs", divided.training)
@@ -175,6 +177,20 @@ def without_held_out(logs: Sequence[Trajectory], suite: EnvSuite, config: Shared
         log.warning("%d of %d logged episodes are %s. They are left out.", gone, len(logs), why)
     sides = [[episode for episode, out in zip(logs, held, strict=True) if out == side] for side in (False, True)]
     return DividedLogs(sides[0], sides[1], by)
+
+
+def warn_of_unknown_tasks(logs: Sequence[Trajectory], suite: EnvSuite) -> None:
+    """Say which recorded tasks the suite cannot tell from held-out ones."""
+    tasks = {episode.task.id: episode.task for episode in logs}
+    if unknown := sorted(name for name, task in tasks.items() if not suite.knows_task(task)):
+        log.warning(
+            "%d of %d logged tasks, such as '%s', are none that the environment '%s' knows. Their episodes are trained on, also where a "
+            "held-out task asks for the same. Give tasks that it lists the ids that it lists them by.",
+            len(unknown),
+            len(tasks),
+            unknown[0],
+            suite.name,
+        )
 
 
 def read_logs(files: Sequence[Path], suite: EnvSuite) -> list[Trajectory]:

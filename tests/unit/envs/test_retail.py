@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from retail_tasks import retail_tasks
 from dreamgym.envs import retail
 from dreamgym.errors import MissingExtra, UsageError
 from dreamgym.tool_calls import calls_of
+from dreamgym.types import Task
 
 SUITE = retail.make(tasks=retail_tasks())
 ROOT = Path(__file__).parents[3]
@@ -25,6 +27,13 @@ def test_tasks_whose_own_calls_are_refused_are_left_out_and_no_user_is_in_two_sp
     assert sum(map(len, splits.values())) == 120 and not any(task.id == "retail/0" for tasks in splits.values() for task in tasks)
     users = {split: {SUITE.task_key(task) for task in tasks} for split, tasks in splits.items()}
     assert not users["train"] & users["dev"] and not users["train"] & users["test"] and not users["dev"] & users["test"]
+
+
+def test_a_recorded_task_with_an_id_of_its_own_is_known_by_its_instruction():
+    for task in SUITE.tasks("test", 999):
+        own = replace(task, id="mine", instruction=f" {task.instruction}\n", goal=None)
+        assert SUITE.task_key(own) == SUITE.task_key(task) and SUITE.knows_task(own)
+    assert not SUITE.knows_task(Task("mine", "Buy me a boat.", "retail"))
 
 
 def test_457_of_the_original_tasks_replay_and_the_expert_solves_them():

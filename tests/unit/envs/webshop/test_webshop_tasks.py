@@ -48,6 +48,13 @@ def test_splits_share_no_target_product_and_no_task(suite: webshop.WebShopSuite)
     assert sorted(whole) == sorted(p.asin for p in suite.products)
 
 
+def test_a_recorded_task_with_an_id_of_its_own_is_known_by_what_it_asks(suite: webshop.WebShopSuite):
+    for task in suite.tasks("test", 40):
+        own = dataclasses.replace(task, id="mine", instruction=task.instruction.replace("i need a", "find me a"), goal=None)
+        assert suite.task_key(own) == suite.task_key(task) and suite.knows_task(own)
+    assert not suite.knows_task(dataclasses.replace(own, instruction="Something warm, please."))
+
+
 def test_tasks_have_one_to_five_requirements_and_the_same_seed_gives_the_same_tasks(suite: webshop.WebShopSuite):
     tasks = suite.tasks("train", 400, seed=5)
     levels = Counter(task.difficulty for task in tasks)

@@ -95,7 +95,7 @@ def test_the_world_is_the_inner_one_with_other_words(suite: PlaceholderSuite):
     for task, other in zip(suite.inner.tasks("train", 3), suite.tasks("train", 3), strict=True):
         names = names_of(other)
         assert other.instruction == f"Greet NAME1 in room {task.id}, order NAME2."
-        assert show_task(other) == task and suite.task_key(other) == suite.inner.task_key(task)
+        assert show_task(other) == task and suite.task_key(other) == suite.inner.task_key(task) and suite.knows_task(other)
         known, found = suite.inner.demonstrate(task, "expert", seed=1), suite.demonstrate(other, "expert", seed=1)
         (step,) = found.transitions
         assert step.state.text == f"guests: NAME1, user-{task.id}, User{task.id}" and step.action == "greet[NAME1]" and found.success
