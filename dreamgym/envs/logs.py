@@ -3,8 +3,8 @@
     dreamgym train runs/mine env.name=logs env.options='{files = ["episodes.jsonl"]}'
 
 `files = ["corridor"]` names the sample of this package: 40 scripted episodes in the corridor.
-The files are JSON Lines as `runs.episodes` reads them. Tasks are split by their id where the
-files name one beside the episode's, else by their instruction. There is no real environment, so whatever
+The files are JSON Lines as `runs.episodes` reads them. Tasks are split by their id where the files name one beside the episode's, else by
+their instruction; an episode without a task's id is of the named task that has its instruction. There is no real environment, so whatever
 needs one (probes, audit, evaluation) is skipped, and success in the dream is never compared with the real environment.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections import defaultdict
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 from pydantic import Field
 
 from dreamgym.config import Config, build
-from dreamgym.envs.base import EnvSuite, TextRules, check_split
+from dreamgym.envs.base import EnvSuite, TextRules, check_split, in_split
 from dreamgym.errors import UsageError
 from dreamgym.runs.episodes import read_trajectories
 from dreamgym.types import Observation, Task
@@ -67,12 +68,25 @@ class LogSuite(EnvSuite):
         self.name = names[0]
         self.rules = LogRules(self.name, config)
         self.max_steps = config.max_steps or max(len(episode.turns) for episode in episodes)
-        self._tasks = [episode.task for episode in episodes]
         self._named = {episode.task.id for episode in episodes if episode.task.id != episode.id}
+        # named tasks last: of tasks with one key, the last one stays
+        self._tasks = sorted((episode.task for episode in episodes), key=lambda task: task.id in self._named)
+        self._worded: dict[str, set[str]] = defaultdict(set)  # instruction -> ids of the named tasks that have it
+        for task in self._tasks:
+            if task.id in self._named:
+                self._worded[_wording(task)].add(task.id)
 
     def task_key(self, task: Task) -> str:
-        """The task's id where the files name one beside the episode's, else the instruction, without case and spacing."""
-        return task.id if task.id in self._named else " ".join(task.instruction.lower().split())
+        """The task's id where the files name one beside the episode's. Else that of the named task with its instruction, of several a
+        held-out one, and where there is none the instruction, without case and spacing."""
+        if task.id in self._named:
+            return task.id
+        alike = self._worded.get(_wording(task), ())
+        return min(alike, key=lambda name: (in_split(name, "train"), name), default=_wording(task))
+
+    def knows_task(self, task: Task) -> bool:
+        """As the base class, and of several named tasks with its instruction nobody knows which an unnamed one is."""
+        return super().knows_task(task) and (task.id in self._named or len(self._worded.get(_wording(task), ())) <= 1)
 
     def tasks(self, split: str, n: int, *, seed: int = 0) -> list[Task]:
         """As the base class. Fewer tasks than `FEW_TASKS` are all training tasks, so that RL has some."""
@@ -91,6 +105,11 @@ class LogSuite(EnvSuite):
 def make(**config: Any) -> LogSuite:
     """The suite of recorded episodes, by configuration (see LogConfig)."""
     return LogSuite(build(LogConfig, config, where="env logs"))
+
+
+def _wording(task: Task) -> str:
+    """The instruction without case and spacing."""
+    return " ".join(task.instruction.lower().split())
 
 
 def _sample(file: Path) -> Path:

@@ -184,8 +184,8 @@ def warn_of_unknown_tasks(logs: Sequence[Trajectory], suite: EnvSuite) -> None:
     tasks = {episode.task.id: episode.task for episode in logs}
     if unknown := sorted(name for name, task in tasks.items() if not suite.knows_task(task)):
         log.warning(
-            "%d of %d logged tasks, such as '%s', are none that the environment '%s' knows. Their episodes are trained on, also where a "
-            "held-out task asks for the same. Give tasks that it lists the ids that it lists them by.",
+            "%d of %d logged tasks, such as '%s', cannot be told from held-out ones: the environment '%s' lists no such task, or several "
+            "with this instruction. They may be both trained and measured on. Give recorded tasks the ids that the environment knows.",
             len(unknown),
             len(tasks),
             unknown[0],

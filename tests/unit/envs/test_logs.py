@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dreamgym.envs import corridor, logs
+from dreamgym.envs.base import in_split
 from dreamgym.errors import ConfigError, UsageError
 from dreamgym.logs.demonstrations import collect
 from dreamgym.runs.episodes import read_trajectories, write_trajectories
@@ -42,6 +43,27 @@ def test_without_ids_of_tasks_an_instruction_in_other_capitals_is_the_same_task(
     named += [replace(first, id="twin", task=replace(first.task, id="twin", instruction=first.task.instruction.upper()))]
     suite = made(tmp_path, named)
     assert sum(len(suite.tasks(split, 9)) for split in ("train", "dev", "test")) == 1
+
+
+def test_an_episode_without_a_tasks_id_is_of_the_named_task_with_its_instruction(tmp_path: Path):
+    asked = {episode.task.instruction: episode for episode in EPISODES}
+    named = [replace(one, task=replace(one.task, id=f"task-{i}")) for i, one in enumerate(asked.values())]
+    bare = [replace(one, id=f"bare-{i}", task=replace(one.task, id=f"bare-{i}")) for i, one in enumerate(asked.values())]
+    for episodes in (named + bare, bare + named):
+        suite = made(tmp_path, episodes)
+        tasks = [task for split in ("train", "dev", "test") for task in suite.tasks(split, 1000)]
+        assert sorted(task.id for task in tasks) == sorted(one.task.id for one in named)
+        assert [suite.task_key(one.task) for one in bare] == [one.task.id for one in named]
+        assert all(suite.knows_task(one.task) for one in episodes)
+
+
+def test_of_several_named_tasks_with_its_instruction_an_unnamed_episode_is_of_a_held_out_one(tmp_path: Path):
+    first = EPISODES[0]
+    named = [replace(first, id=f"{i}", task=replace(first.task, id=f"task-{i}")) for i in range(30)]
+    suite = made(tmp_path, [*named, replace(first, id="bare", task=replace(first.task, id="bare"))])
+    bare = replace(first.task, id="bare")
+    assert suite.task_key(bare).startswith("task-") and not in_split(suite.task_key(bare), "train")
+    assert not suite.knows_task(bare) and suite.knows_task(named[0].task)
 
 
 def test_trials_of_a_task_whose_first_words_differ_are_of_one_split(tmp_path: Path):
