@@ -7,7 +7,7 @@ rests on the paired differences of seeds, not on pooled episodes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from statistics import NormalDist
@@ -53,6 +53,45 @@ def weighted_rate(hits: Sequence[bool], weights: Sequence[float]) -> Rate:
     effective = total**2 / sum(weight**2 for weight in weights)
     share = sum(weight * hit for weight, hit in zip(weights, hits, strict=True)) / total
     return replace(wilson(share * effective, effective), n=len(hits))
+
+
+def design_effect(values: np.ndarray, clusters: np.ndarray, weights: np.ndarray | None = None) -> float:
+    """The factor by which cases of the same clusters, such as steps of an episode, count for less than independent ones: 1 + (m - 1) rho
+    (Kish 1965), with m cases a cluster, and rho the intraclass correlation of the values (analysis of variance). `clusters` numbers the
+    cluster of each value from 0. Where all values agree, and of a single cluster, nothing is known: rho is 1."""
+    sizes = np.bincount(clusters)
+    n, n_clusters = len(values), int((sizes > 0).sum())
+    if n_clusters == n:
+        return 1.0
+    heavy = np.ones(n) if weights is None else weights
+    m = float((np.bincount(clusters, heavy) ** 2).sum() / (heavy**2).sum())
+    if n_clusters == 1:
+        return m
+    means = np.bincount(clusters, values) / np.maximum(sizes, 1)
+    between = float((sizes * (means - values.mean()) ** 2).sum()) / (n_clusters - 1)
+    within = float(((values - means[clusters]) ** 2).sum()) / (n - n_clusters)
+    typical = (n - float((sizes**2).sum()) / n) / (n_clusters - 1)
+    spread = between + (typical - 1) * within
+    rho = min(1.0, max(0.0, (between - within) / spread)) if spread > 0 else 1.0
+    return 1 + (m - 1) * rho
+
+
+def _effect_of(values: Sequence[float], clusters: Sequence[Hashable] | None) -> float:
+    """The design effect of at least one value; 1 without clusters."""
+    if clusters is None:
+        return 1.0
+    numbers: dict[Hashable, int] = {}
+    numbered = np.array([numbers.setdefault(cluster, len(numbers)) for cluster in clusters])
+    return design_effect(np.asarray(values, dtype=float), numbered)
+
+
+def clustered_rate(hits: Sequence[bool], clusters: Sequence[Hashable]) -> Rate:
+    """A share of cases that come in clusters, such as steps of episodes, so that they depend on each other: Wilson's interval at the number
+    of cases over their design effect. `n` is the number of cases."""
+    if not hits:
+        return wilson(0, 0)
+    share, effective = sum(hits) / len(hits), len(hits) / _effect_of(hits, clusters)
+    return replace(wilson(share * effective, effective), value=share, n=len(hits))
 
 
 def inclusion_probabilities(weights: Sequence[float], size: float) -> np.ndarray:
@@ -103,25 +142,31 @@ class Interval:
         return asdict(self)
 
 
-def paired_rate_difference(one: Sequence[bool], other: Sequence[bool]) -> Interval:
+def paired_rate_difference(one: Sequence[bool], other: Sequence[bool], clusters: Sequence[Hashable] | None = None) -> Interval:
     """The share of `one` minus that of `other`, two outcomes of the same cases in the same order (Newcombe 1998, Stat Med 17:2635, method
-    10: the correlation phi enters with a continuity correction). Unlike a bootstrap's, the interval has a width where all cases agree."""
-    n, both = len(one), sum(a and b for a, b in zip(one, other, strict=True))
-    if n == 0:
+    10: the correlation phi enters with a continuity correction). Unlike a bootstrap's, the interval has a width where all cases agree.
+    Where cases come in `clusters`, each counts for one over the design effect of the differences."""
+    if not one:
         return Interval(None, None, None, 0)
-    first, second = sum(one), sum(other)
-    covariance = float(both * n - first * second)  # ad - bc of the 2 x 2 table, whose row and column sums follow
+    pairs = list(zip(one, other, strict=True))
+    weight = 1 / _effect_of([a - b for a, b in pairs], clusters)
+    n, first, second, both = (weight * k for k in (len(pairs), sum(one), sum(other), sum(a and b for a, b in pairs)))
+    covariance = both * n - first * second  # ad - bc of the 2 x 2 table, whose row and column sums follow
     covariance = covariance if covariance < 0 else max(0.0, covariance - n / 2)
     spread = first * (n - first) * second * (n - second)
     phi = covariance / math.sqrt(spread) if spread else 0.0
-    return Interval(*difference(wilson(first, n), wilson(second, n), phi=phi), n)
+    return Interval(*difference(wilson(first, n), wilson(second, n), phi=phi), len(pairs))
 
 
-def bounded_mean(values: Sequence[float], most: float = 1.0) -> Interval:
+def bounded_mean(values: Sequence[float], most: float = 1.0, clusters: Sequence[Hashable] | None = None) -> Interval:
     """The mean of values from 0 to `most`, with Wilson's interval of a share. Values within bounds vary at most as a coin of the same mean
-    does (Bhatia and Davis 2000), so that it is wide enough; unlike a bootstrap's it has a width where all values agree."""
-    rate = wilson(sum(values) / most, len(values))
-    return Interval(most * rate.value, most * rate.low, most * rate.high, rate.n) if values else Interval(None, None, None, 0)
+    does (Bhatia and Davis 2000), so that it is wide enough; unlike a bootstrap's it has a width where all values agree. Where values come
+    in `clusters`, it is at their number over the design effect."""
+    if not values:
+        return Interval(None, None, None, 0)
+    mean, effective = sum(values) / len(values), len(values) / _effect_of(values, clusters)
+    rate = wilson(mean / most * effective, effective)
+    return Interval(mean, most * rate.low, most * rate.high, len(values))
 
 
 def bootstrap(samples: Sequence[Sequence[float]], statistic: Callable[..., float], seed: int) -> Interval:

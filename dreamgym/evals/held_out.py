@@ -27,12 +27,13 @@ def warning(measured: Mapping[str, Any]) -> str:
     model, control = _rates(measured) if measured.get("held_out") else (None, None)
     if not model or not control or control.value <= model.value:
         return ""
+    over = measured["held_out"]["with_guard"].get("over_no_model") or {}
     figures = f"{_percent(control)} to {_percent(model)} of held-out next states exactly right"
-    if control.low > model.high:
+    if over.get("high") is not None and over["high"] < 0:
         return f"The experience model is worse than none: the control without a model is ahead with {figures}. {ADVICE}"
     return (
-        f"The control without a model is ahead of the experience model with {figures}. The intervals overlap, so that either may be "
-        f"better: that the model adds anything is not established. {ADVICE}"
+        f"The control without a model is ahead of the experience model with {figures}. The interval of the difference includes 0, so "
+        f"that either may be better: that the model adds anything is not established. {ADVICE}"
     )
 
 

@@ -23,7 +23,7 @@ from dreamgym.evals.attribution import JudgedStep, decided_json
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.state_delta import encode
 from dreamgym.protocols import RealEnv
-from dreamgym.statistics import Interval, Rate, bounded_mean, wilson
+from dreamgym.statistics import Interval, Rate, bounded_mean, clustered_rate, paired_rate_difference
 from dreamgym.types import Action, Prediction, Query, Trajectory, Transition
 
 End = Literal["success", "failure", "goes on", "left out"]
@@ -55,7 +55,7 @@ class Question:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Predictions of held-out transitions, in rates."""
+    """Predictions of held-out transitions, in rates. Intervals count the steps of an episode as a cluster."""
 
     state_exact: Rate
     state_exact_valid: Rate  # actions that did something in reality
@@ -159,48 +159,45 @@ def measure(
     are (action, next state) as the logs have them. `generated` says which questions only a model can answer; default: those that the
     predictions themselves say were generated."""
     pairs = list(zip(questions, predictions, strict=True))
-    right = [
-        one.next_state == q.truth.next_state and not one.info.has_verdict("unreadable") for q, one in pairs
-    ]  # an unreadable answer stands as the same state again
+    right = [_state_exact(q, one) for q, one in pairs]
+    ends = [(q, _end(q.truth.reward, q.truth.terminated), _predicted_end(one)) for q, one in pairs]
     confusion: dict[str, Counter[str]] = {real: Counter() for real in ENDS[:3]}
-    for q, one in pairs:
-        confusion[_end(q.truth.reward, q.truth.terminated)][_predicted_end(one)] += 1
+    for _, end, predicted in ends:
+        confusion[end][predicted] += 1
     unknown = [
-        part not in known and part not in parts_of(q.truth.state.text) and part not in parts_of(q.truth.next_state.text)
+        (q, part not in known and part not in parts_of(q.truth.state.text) and part not in parts_of(q.truth.next_state.text))
         for q, one in pairs
         for part in parts_of(one.next_state.text)
     ]
 
     def exact(chosen: Callable[[Question], bool]) -> Rate:
-        picked = [hit for hit, (q, _) in zip(right, pairs, strict=True) if chosen(q)]
-        return wilson(sum(picked), len(picked))
+        return _rate([(q, hit) for hit, (q, _) in zip(right, pairs, strict=True) if chosen(q)])
 
     def called(real: End, *wrong: End) -> Rate:
-        row = confusion[real]
-        return wilson(sum(row[end] for end in wrong), sum(row[end] for end in ENDS[:3]))
+        return _rate([(q, predicted in wrong) for q, end, predicted in ends if end == real and predicted in ENDS[:3]])
 
     open_to = [one.info.decided_by == "generated" for one in predictions] if generated is None else generated
-    alone = [hit for hit, (q, _), chosen in zip(right, pairs, open_to, strict=True) if chosen and q.valid]
-    claimed = {real: row["success"] for real, row in confusion.items()}
+    alone = [(q, hit) for hit, (q, _), chosen in zip(right, pairs, open_to, strict=True) if chosen and q.valid]
     kinds = sorted({q.kind for q in questions if q.valid})
     ways = sorted({q.kind for q in questions if q.near_miss})
-    errors = [abs(one.reward - q.truth.reward) for q, one in pairs if not one.info.has_verdict("unreadable")]
+    scores = [
+        (q, 0.0 if one.info.has_verdict("unreadable") else f1(one.next_state.text, q.truth.next_state.text)) for q, one in pairs if q.valid
+    ]
+    errors = [(q, abs(one.reward - q.truth.reward)) for q, one in pairs if not one.info.has_verdict("unreadable")]
     return HeldOut(
         state_exact=exact(lambda q: True),
         state_exact_valid=exact(lambda q: q.valid),
-        state_exact_generated=wilson(sum(alone), len(alone)),
+        state_exact_generated=_rate(alone),
         state_exact_knowable=exact(lambda q: q.valid and _knowable(q, logged)),
         state_exact_invalid=exact(lambda q: q.near_miss),
         state_exact_invalid_logged=exact(lambda q: not q.valid and not q.near_miss),
-        element_f1=bounded_mean(
-            [0.0 if one.info.has_verdict("unreadable") else f1(one.next_state.text, q.truth.next_state.text) for q, one in pairs if q.valid]
-        ),
+        element_f1=_mean(scores),
         false_success=called("failure", "success"),
         false_failure=called("success", "failure", "goes on"),
-        accepted_false=wilson(sum(claimed.values()) - claimed["success"], sum(claimed.values())),
+        accepted_false=_rate([(q, end != "success") for q, end, predicted in ends if predicted == "success"]),
         false_end=called("goes on", "success", "failure"),
-        reward_error=bounded_mean(errors, max((1.0, *errors))),
-        unknown_elements=wilson(sum(unknown), len(unknown)),
+        reward_error=_mean(errors, max((1.0, *(error for _, error in errors)))),
+        unknown_elements=_rate(unknown),
         confusion={real: {end: row[end] for end in ENDS} for real, row in confusion.items()},
         by_action={kind: exact(lambda q, kind=kind: q.valid and q.kind == kind) for kind in kinds},  # type: ignore[misc]
         by_miss={way: exact(lambda q, way=way: q.near_miss and q.kind == way) for way in ways},  # type: ignore[misc]
@@ -213,6 +210,26 @@ def measure(
         unreadable=sum(one.info.has_verdict("unreadable") for one in predictions),
         masked=sum(one.info.has_verdict("masked") for one in predictions),
     )
+
+
+def ahead(questions: Sequence[Question], one: Sequence[Prediction], other: Sequence[Prediction]) -> Interval:
+    """By how much `one` has more next states exactly right than `other`, of the same valid actions; an episode is a cluster."""
+    valid = [place for place, question in enumerate(questions) if question.valid]
+    hits = [[_state_exact(questions[place], side[place]) for place in valid] for side in (one, other)]
+    return paired_rate_difference(hits[0], hits[1], [questions[place].query.episode for place in valid])
+
+
+def _rate(judged: Sequence[tuple[Question, bool]]) -> Rate:
+    return clustered_rate([hit for _, hit in judged], [question.query.episode for question, _ in judged])
+
+
+def _mean(judged: Sequence[tuple[Question, float]], most: float = 1.0) -> Interval:
+    return bounded_mean([value for _, value in judged], most, [question.query.episode for question, _ in judged])
+
+
+def _state_exact(question: Question, predicted: Prediction) -> bool:
+    """Whether the next state is right. An unreadable answer stands as the same state again, and is wrong."""
+    return predicted.next_state == question.truth.next_state and not predicted.info.has_verdict("unreadable")
 
 
 def _reward_exact(question: Question, predicted: Prediction) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from dreamgym.envs.base import EnvSuite, check_split
 from dreamgym.errors import UsageError
-from dreamgym.evals.one_step import apply_guard, draw_questions, forecast, known_parts, measure
+from dreamgym.evals.one_step import ahead, apply_guard, draw_questions, forecast, known_parts, measure
 from dreamgym.evals.success import evaluate
 from dreamgym.logs.demonstrations import Play, collect
 from dreamgym.recipes import factory
@@ -91,6 +91,7 @@ def measure_context(context: RunContext, n: int, *, seed: int = SEED, split: str
         for name in arms:
             measured = measure(questions, answers[name][kind], known=known, logged=logged, generated=generated)
             found[name][kind] = measured.to_json()
+        found["held_out"][kind]["over_no_model"] = ahead(questions, answers["held_out"][kind], answers["no_model"][kind]).json()
     found["held_out"] = (
         counts | {"split": split, "episodes_seed": seed, "recorded": not context.suite.has_env, "policy": policy} | found["held_out"]
     )

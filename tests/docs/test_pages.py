@@ -24,7 +24,7 @@ from dreamgym import cli
 from dreamgym.evals.attribution import decided_json
 from dreamgym.evals.bound import measure as measure_bound
 from dreamgym.evals.gap import compare_success
-from dreamgym.evals.one_step import measure
+from dreamgym.evals.one_step import ahead, measure
 from dreamgym.evals.paired_replay import summarise
 from dreamgym.evals.recorded_actions import Repeated
 from dreamgym.recipes.config import CompareConfig, RunConfig, TrainConfig
@@ -116,12 +116,13 @@ def test_every_key_of_fidelity_as_json_has_a_row_in_the_glossary_page_and_every_
     audit |= dict.fromkeys(("in_support", "out_of_support"), replays | {"share": replays["state_exact"]})
     predictions = measure([], [], known=()).to_json()
     kinds = {"with_guard": predictions, "without_guard": predictions}
+    beside_control = {kind: predictions | {"over_no_model": ahead([], [], []).json()} for kind in kinds}
     about = ("episodes", "transitions", "near_misses", "near_misses_that_took_effect", "near_misses_lost")
     about = (*about, "split", "episodes_seed", "recorded", "policy")
     gap = {"policy": "dream", "real_steps": 0, "revisits": {}, "revisits_no_model": {}, **asdict(compare_success([], []))}
     found = audited(dict.fromkeys(("with_guard", "without_guard", "no_model"), audit), gap) | {
         "experience": "experience",
-        "held_out": dict.fromkeys(about) | kinds,
+        "held_out": dict.fromkeys(about) | beside_control,
         "held_out_no_model": kinds,
         "reason": "",
         "repeated": asdict(Repeated(wilson(0, 0), wilson(0, 0), wilson(0, 0), 0, 0)),

@@ -27,6 +27,7 @@ from pydantic import Field
 
 from dreamgym.config import Config
 from dreamgym.errors import UsageError
+from dreamgym.statistics import design_effect
 
 Scores = Sequence[float] | np.ndarray
 
@@ -118,7 +119,8 @@ def threshold(scores: np.ndarray, weights: np.ndarray, alpha: float, delta: floa
         return None
     total, lowest = weights.sum(), None
     most = float(total**2 / (weights**2).sum())
-    effect = 1.0 if tasks is None else design_effect(scores, weights, tasks)
+    ranks = np.unique(scores, return_inverse=True)[1].astype(float)
+    effect = 1.0 if tasks is None else design_effect(ranks, tasks, weights)
     for score in np.unique(scores)[::-1]:
         above = scores > score
         share = float(weights[above].sum() / total)
@@ -130,26 +132,6 @@ def threshold(scores: np.ndarray, weights: np.ndarray, alpha: float, delta: floa
         if beta_cdf(alpha, share * n + 1, n - share * n) >= 1 - delta:
             lowest = float(score)
     return lowest
-
-
-def design_effect(scores: np.ndarray, weights: np.ndarray, tasks: np.ndarray) -> float:
-    """The factor by which claims of the same tasks count for less than independent ones: 1 + (m - 1) rho (Kish 1965), with m claims a task,
-    and rho the intraclass correlation of the ranks of their scores (analysis of variance). Of a single task nothing is known: rho is 1."""
-    sizes = np.bincount(tasks)
-    n, n_tasks = len(scores), int((sizes > 0).sum())
-    if n_tasks == n:
-        return 1.0
-    m = float((np.bincount(tasks, weights) ** 2).sum() / (weights**2).sum())
-    if n_tasks == 1:
-        return m
-    ranks = np.unique(scores, return_inverse=True)[1].astype(float)
-    means = np.bincount(tasks, ranks) / np.maximum(sizes, 1)
-    between = float((sizes * (means - ranks.mean()) ** 2).sum()) / (n_tasks - 1)
-    within = float(((ranks - means[tasks]) ** 2).sum()) / (n - n_tasks)
-    typical = (n - float((sizes**2).sum()) / n) / (n_tasks - 1)
-    spread = between + (typical - 1) * within
-    rho = min(1.0, max(0.0, (between - within) / spread)) if spread > 0 else 1.0
-    return 1 + (m - 1) * rho
 
 
 LOOSER = (0.1, 0.2)

@@ -6,14 +6,19 @@ from dataclasses import asdict
 from typing import Any
 
 from dreamgym.evals.held_out import sentence, warning
-from dreamgym.statistics import wilson
+from dreamgym.statistics import paired_rate_difference, wilson
 
 
 def measured(model: int, control: int, n: int) -> dict[str, Any]:
+    """Both sides are right in the first steps."""
+
     def side(right: int) -> dict[str, Any]:
         return {"with_guard": {"state_exact_valid": asdict(wilson(right, n))}}
 
-    return {"held_out": side(model), "no_model": side(control)}
+    found = {"held_out": side(model), "no_model": side(control)}
+    hits = [[k < right for k in range(n)] for right in (model, control)]
+    found["held_out"]["with_guard"]["over_no_model"] = paired_rate_difference(hits[0], hits[1]).json()
+    return found
 
 
 def test_the_control_stands_beside_the_model():
@@ -25,9 +30,11 @@ def test_the_control_stands_beside_the_model():
     assert sentence({"held_out": None, "reason": "No episode was held out."}) == "No episode was held out."
 
 
-def test_a_control_that_is_ahead_is_warned_of_as_far_as_the_intervals_say():
-    overlapping, apart = warning(measured(38, 47, 81)), warning(measured(300, 600, 800))
-    assert "The intervals overlap" in overlapping and "58.0 %" in overlapping and "experience.training.epochs" in overlapping
-    assert apart.startswith("The experience model is worse than none") and "overlap" not in apart
+def test_a_control_that_is_ahead_is_warned_of_as_far_as_the_difference_in_the_same_steps_says():
+    unclear, apart = warning(measured(38, 40, 81)), warning(measured(300, 600, 800))
+    assert "difference includes 0" in unclear and "49.4 %" in unclear and "experience.training.epochs" in unclear
+    assert apart.startswith("The experience model is worse than none") and "includes" not in apart
+    paired = measured(38, 47, 81)  # the two intervals overlap, and every step that differs is the control's
+    assert warning(paired).startswith("The experience model is worse than none")
     assert warning(measured(47, 38, 81)) == warning(measured(40, 40, 81)) == ""
     assert warning({"held_out": None, "reason": "none"}) == warning({}) == ""

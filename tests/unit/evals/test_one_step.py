@@ -17,12 +17,13 @@ from dreamgym.envs.corridor import CorridorRules, read_goal
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.envs.wrappers.without_rules import StateMapping
 from dreamgym.evals import near_misses
-from dreamgym.evals.one_step import Question, apply_guard, draw_questions, f1, forecast, known_parts, measure, parts_of
+from dreamgym.evals.one_step import Question, ahead, apply_guard, draw_questions, f1, forecast, known_parts, measure, parts_of
 from dreamgym.experience.guard import Guard, SecondOpinion
 from dreamgym.experience.pipeline import Unreadable, prediction
 from dreamgym.logs.demonstrations import collect
 from dreamgym.recipes import fidelity as recipe
 from dreamgym.runs.rundir import RunDir
+from dreamgym.statistics import wilson
 from dreamgym.types import Prediction, Query, Transition, Verdict
 
 SHOP = webshop.make()
@@ -153,6 +154,18 @@ def test_the_rates_of_wrong_predictions_as_worked_by_hand():
     assert found.reward_error.value == pytest.approx(2 / 6)
     assert found.unknown_elements.value * found.unknown_elements.n == pytest.approx(2)  # "room 9 of 4" and "[fly]"
     assert found.confusion["success"] == {"success": 1, "failure": 1, "goes on": 1, "left out": 0}
+
+
+def test_the_steps_of_an_episode_are_one_cluster_and_the_difference_of_two_predictors_is_of_the_same_steps():
+    questions = [q for q in questions_of(CORRIDOR, 40) if q.valid]
+    truth = [told(q) for q in questions]
+    wrong = [told(q, state="room 9 of 4\n[fly]") if q.query.stream[1] % 2 else told(q) for q in questions]
+    found = measure(questions, wrong, known=set()).state_exact_valid
+    independent = wilson(found.value * found.n, found.n)
+    assert found.n == len(questions) and found.high - found.low > 1.2 * (independent.high - independent.low)
+    difference = ahead(questions, wrong, truth)
+    assert difference.value == pytest.approx(found.value - 1) and difference.high is not None and difference.high < 0
+    assert difference.n == len(questions)
 
 
 def test_an_answer_that_cannot_be_read_is_never_right_though_it_leaves_the_state_alone():
