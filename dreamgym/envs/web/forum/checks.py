@@ -65,7 +65,9 @@ def _edited(query: Query, title: str, writer: str, old: str, text: str) -> bool:
 
 
 def _renamed(query: Query, old: str, new: str) -> bool:
-    return query("SELECT title FROM spirit_topic_topic WHERE title IN (?, ?)", old, new) == [(new,)]
+    """The title of the topic has changed, and of no other."""
+    sql = "SELECT b.title, t.title FROM spirit_topic_topic t JOIN template.spirit_topic_topic b ON b.id = t.id WHERE t.title <> b.title"
+    return query(sql) == [(old, new)]
 
 
 def _reported(query: Query, title: str, text: str, reason: int, note: str) -> bool:
@@ -77,16 +79,20 @@ def _reported(query: Query, title: str, text: str, reason: int, note: str) -> bo
 
 
 def _watched(query: Query, title: str, active: int) -> bool:
+    """The member has begun or ceased to watch the topic, and no other."""
     sql = (
-        "SELECT n.is_active FROM spirit_topic_notification_topicnotification n JOIN spirit_topic_topic t ON t.id = n.topic_id "
-        "JOIN auth_user u ON u.id = n.user_id WHERE t.title = ? AND u.username = ?"
+        "SELECT t.title, n.is_active FROM spirit_topic_notification_topicnotification n JOIN spirit_topic_topic t ON t.id = n.topic_id "
+        "JOIN auth_user u ON u.id = n.user_id LEFT JOIN template.spirit_topic_notification_topicnotification b ON b.id = n.id "
+        "WHERE u.username = ? AND n.is_active IS NOT b.is_active"
     )
-    return query(sql, title, WHO) == [(active,)]
+    return query(sql, WHO) == [(title, active)]
 
 
 def _invited(query: Query, title: str, *names: str) -> bool:
-    """These take part in the private topic, and nobody else."""
-    return sorted(query(f"SELECT u.username {TAKES_PART} WHERE t.title = ?", title)) == sorted((name,) for name in names)
+    """These take part in the private topic, and nobody else, and nobody new in another."""
+    new = f"SELECT DISTINCT t.title {TAKES_PART} LEFT JOIN template.spirit_topic_private_topicprivate b ON b.id = p.id WHERE b.id IS NULL"
+    present = query(f"SELECT u.username {TAKES_PART} WHERE t.title = ?", title)
+    return sorted(present) == sorted((name,) for name in names) and query(new) == [(title,)]
 
 
 def _located(query: Query, place: str) -> bool:

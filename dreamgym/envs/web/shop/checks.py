@@ -62,7 +62,11 @@ def _priced(query: Query, title: str, pence: int) -> bool:
 
 
 def _titled(query: Query, upc: str, title: str) -> bool:
-    return query("SELECT title FROM catalogue_product WHERE upc = ?", upc) == [(title,)]
+    """The title of the product has changed, and of no other."""
+    sql = (
+        "SELECT p.upc, p.title FROM catalogue_product p LEFT JOIN template.catalogue_product t ON t.id = p.id WHERE p.title IS NOT t.title"
+    )
+    return query(sql) == [(upc, title)]
 
 
 def _hidden(query: Query, title: str) -> bool:
@@ -76,8 +80,12 @@ def _order_is(query: Query, number: int, status: str) -> bool:
 
 
 def _noted(query: Query, number: int, text: str) -> bool:
-    sql = "SELECT n.message FROM order_ordernote n JOIN order_order o ON o.id = n.order_id WHERE o.number = ? AND n.note_type <> 'System'"
-    return [row[0].strip().lower() for row in query(sql, str(number))] == [text.lower()]
+    """The order has a new note, and no other has."""
+    sql = (
+        "SELECT o.number, n.message FROM order_ordernote n JOIN order_order o ON o.id = n.order_id LEFT JOIN template.order_ordernote t ON "
+        "t.id = n.id WHERE n.note_type <> 'System' AND n.message IS NOT t.message"
+    )
+    return [(order, message.strip().lower()) for order, message in query(sql)] == [(str(number), text.lower())]
 
 
 CHECKED: dict[str, Check] = {

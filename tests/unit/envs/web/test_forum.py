@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from dreamgym.envs.base import SPLITS, in_split
-from dreamgym.envs.web.forum.checks import CHECKED
+from dreamgym.envs.web.forum.checks import CHECKED, WHO
 from dreamgym.envs.web.forum.content import LATEST, content
 from dreamgym.envs.web.forum.site import FORUM
 from dreamgym.envs.web.forum.tasks import TEMPLATES, every_task
@@ -119,6 +119,30 @@ class TestRunning:
         assert task.solved(partial(server.query, "a"), "") and not task.solved(partial(server.query, "b"), "")
         server.reset("a")
         assert not task.solved(partial(server.query, "a"), "")
+
+    @pytest.mark.parametrize(
+        ("template", "sql"),
+        [
+            ("rename", "UPDATE spirit_topic_topic SET title = :new || CASE id WHEN :which THEN '' ELSE id END WHERE id {of}"),
+            ("watch", "INSERT INTO spirit_topic_notification_topicnotification "
+             "(date, action, is_read, is_active, comment_id, topic_id, user_id) SELECT t.date, 0, 1, 1, "
+             "(SELECT MAX(id) FROM spirit_comment_comment), t.id, (SELECT id FROM auth_user WHERE username = :who) "
+             "FROM spirit_topic_topic t WHERE t.id {of} AND t.id NOT IN (SELECT topic_id FROM spirit_topic_notification_topicnotification "
+             "WHERE user_id = (SELECT id FROM auth_user WHERE username = :who))"),
+            ("unwatch", "UPDATE spirit_topic_notification_topicnotification SET is_active = 0 WHERE topic_id {of} AND "
+             "user_id = (SELECT id FROM auth_user WHERE username = :who)"),
+            ("invite", "INSERT OR IGNORE INTO spirit_topic_private_topicprivate (date, topic_id, user_id) SELECT p.date, p.topic_id, u.id "
+             "FROM spirit_topic_private_topicprivate p JOIN auth_user u ON u.username = :new WHERE p.topic_id {of}"),
+        ],
+    )  # fmt: skip
+    def test_who_does_the_same_to_other_topics_as_well_has_not_done_the_task(self, server: SiteServer, template: str, sql: str):
+        task = one(template)
+        for of, solved in (("= :which", True), ("IS NOT NULL", False)):
+            server.reset("a")
+            values = {"which": server.query("a", "SELECT id FROM spirit_topic_topic WHERE title = ?", task.wanted[0])[0][0], "who": WHO}
+            with sqlite3.connect(server.world("a")) as world:
+                world.execute(sql.format(of=of), values | {"new": task.wanted[-1]})
+            assert task.solved(partial(server.query, "a"), "") is solved, of
 
     def test_a_page_is_the_same_whenever_it_is_asked_for(self, server: SiteServer):
         for path in ("/", "/user/", "/topic/private/"):

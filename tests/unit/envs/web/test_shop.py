@@ -167,6 +167,23 @@ class TestRunning:
                 world.execute(sql.format(of=of), {"new": new, "which": str(wanted)})
             assert task.solved(partial(server.query, "a"), "") is solved, of
 
+    @pytest.mark.parametrize(
+        ("template", "sql"),
+        [
+            ("rename", "UPDATE catalogue_product SET title = :new WHERE upc {of}"),
+            ("order_note", "INSERT INTO order_ordernote (message, note_type, date_created, date_updated, order_id) "
+             "SELECT :new, 'Info', date_placed, date_placed, id FROM order_order WHERE number {of}"),
+        ],
+    )  # fmt: skip
+    def test_who_renames_or_notes_others_as_well_has_not_done_the_task(self, server: SiteServer, template: str, sql: str):
+        task = one(template)
+        which, new = map(str, task.wanted)
+        for of, solved in (("= :which", True), (">= :which", False), ("IS NOT NULL", False)):
+            server.reset("a")
+            with sqlite3.connect(server.world("a")) as world:
+                world.execute(sql.format(of=of), {"new": new, "which": which})
+            assert task.solved(partial(server.query, "a"), "") is solved, of
+
     def test_no_task_is_done_before_it_begins(self, server: SiteServer):
         server.reset("a")
         query = partial(server.query, "a")
