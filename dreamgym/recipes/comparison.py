@@ -41,7 +41,7 @@ def of_runs(paths: Sequence[Path], *, latency_s: float) -> dict[str, Any]:
     table: dict[str, tuple[str, Entry | None]] = {}
     ablated: dict[str, tuple[str, Entry | None]] = {}
     for members in groups.values():
-        name, summaries = members[0][0], [summary for _, summary in members]
+        name, summaries = members[0][0], sorted((summary for _, summary in members), key=lambda summary: list(summary["seeds"]))
         seeds = [seed for summary in summaries for seed in summary["seeds"]]
         if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
             raise UsageError(f"Seed {twice[0]} of '{name}' is given twice, by runs of the same settings. Give every run once.")

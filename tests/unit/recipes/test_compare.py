@@ -318,6 +318,14 @@ def test_gaps_are_shown_by_seed_with_an_interval_over_seeds(tmp_path: Path):
     assert "| Dream | 75.0 | 50.0 | 25.0 | +25.0 | 10.0 | - |" in comparison.markdown(comparison.of_runs([c], latency_s=0.0))
 
 
+def test_values_by_seed_are_in_the_order_of_the_seeds(tmp_path: Path):
+    for seed, wins in ((2, 20), (10, 90), (3, 30)):
+        finished(tmp_path / "mine" / f"seed-{seed}", seed, dream=entry(wins))
+    found = comparison.of_runs([tmp_path / "mine"], latency_s=0.0)
+    assert found["seeds"] == [2, 3, 10] and found["table1"]["dream"]["per_seed"] == [0.2, 0.3, 0.9]
+    assert "| 20.0 / 30.0 / 90.0 |" in comparison.markdown(found)
+
+
 def test_folders_of_seeds_are_named_by_their_own_names_and_no_seed_is_counted_twice(tmp_path: Path):
     for folder, iterations, wins in (("mine", 80, 90), ("theirs", 5, 10)):
         for seed in (0, 1):
