@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+DATE = re.compile(rf"\b(\d{{1,2}}) ({'|'.join(MONTHS)}) (\d{{4}})\b")
 Query = Callable[..., list[tuple[Any, ...]]]
 """(SQL, values) -> rows of the world; `template.TABLE` is a table in its first state."""
 Check = Callable[..., bool]
@@ -43,12 +45,22 @@ class SiteTask:
 
 
 def says(answer: str, *wanted: object, asked: str = "") -> bool:
-    """Whether an answer holds everything that is wanted, each as a whole word or number, and no other number but those of the question."""
-    given = answer.lower().replace("£", " ").replace("#", " ")
+    """Whether an answer holds everything that is wanted, each as a whole word or number, and no other number but those of the question.
+    A date of the question is no number of the answer."""
+    given = _without_dates(answer.lower().replace("£", " ").replace("#", " "), asked)
     numbers = set(re.findall(r"\d+(?:\.\d+)?", given))
     texts = [str(one).lower() for one in wanted]
     extra = numbers - {number for text in (*texts, asked.lower()) for number in re.findall(r"\d+(?:\.\d+)?", text)}
     return not extra and all(_holds(given, text) for text in texts)
+
+
+def _without_dates(given: str, asked: str) -> str:
+    """An answer without the dates that a question names as `1 Aug 2025`, written so or as `Aug 1, 2025` or `2025-08-01`."""
+    for day, month, year in DATE.findall(asked):
+        number, name = f"0?{day}(?:st|nd|rd|th)?", rf"{month.lower()}[a-z]*\.?"
+        iso = f"{year}-{MONTHS.index(month) + 1:02}-{int(day):02}"
+        given = re.sub(rf"\b(?:(?:{number} {name}|{name} {number})(?:,? {year})?|{iso})\b", " ", given)
+    return given
 
 
 def _holds(given: str, text: str) -> bool:

@@ -29,6 +29,14 @@ def test_an_answer_may_hold_the_numbers_of_its_question(asked: str, answer: str,
     assert SiteTask("total", asked, "x", "member", ("13.92", "Complete")).solved(lambda *_: [], answer) is right
 
 
+@pytest.mark.parametrize("date", ["1 Aug 2025", "1 August", "Aug. 1, 2025", "August 1st", "01 Aug 2025", "2025-08-01"])
+def test_the_date_of_a_question_is_no_number_of_its_answer(date: str):
+    task = SiteTask("quantity", "How many tray did I order on 1 Aug 2025, and what did they cost together?", "x", "member", (1, "37.64"))
+    assert not task.solved(lambda *_: [], f"On {date} they cost £37.64 together.")
+    assert task.solved(lambda *_: [], f"On {date} I ordered 1, for £37.64.") and task.solved(lambda *_: [], "1 for 37.64")
+    assert not task.solved(lambda *_: [], f"On {date} I ordered 2, for £37.64.")
+
+
 @given(st.lists(st.integers(0, 9999), min_size=2, max_size=4, unique=True))
 def test_an_answer_that_lists_guesses_is_wrong(numbers: list[int]):
     assert not says(" ".join(map(str, numbers)), numbers[0])
