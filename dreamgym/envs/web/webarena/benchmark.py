@@ -101,10 +101,14 @@ class WebArenaLite:
     def begin(self, session: WebSession, task: Task) -> None:
         record = self._record(task)
         self._log_in(session, _with_login(record))
+        first = session.page
         for place, url in enumerate(self._resolved(record).start_url.split(" |AND| ")):
             if place:
                 session.page = session.context.new_page()
             session.open(url)
+        if session.page is not first:  # the original begins in the first of several tabs
+            session.page = first
+            first.bring_to_front()
 
     def score(self, session: WebSession, slot: int, task: Task, answer: str | None) -> tuple[float, bool]:
         if answer is None:

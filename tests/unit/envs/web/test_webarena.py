@@ -342,6 +342,13 @@ def test_a_site_that_no_longer_answers_its_evaluator_fails_the_episode(at_site: 
 
 
 @pytest.mark.slow
+def test_a_task_with_several_start_pages_begins_in_the_first_of_its_tabs(at_site: Callable[..., tuple[WebEnv, Task]]):
+    env, one = at_site(record(1) | {"start_url": "__REDDIT__/one |AND| __REDDIT__/two"}, one="<p>the first", two="<p>the second")
+    raw = env.reset(one)
+    assert len(raw["open_pages_urls"]) == 2 and raw["url"].endswith("/one") and list(raw["active_page_index"]) == [0]
+
+
+@pytest.mark.slow
 def test_a_login_whose_form_stays_is_named(at_site: Callable[..., tuple[WebEnv, Task]]):
     env, one = at_site(record(1), done=f"<p>Wrong password.{FormSite.PAGES['/login']}")
     with pytest.raises(EnvironmentFailure, match="'reddit' at http://127.* did not log 'MarvelsGrantMan136' in"):
