@@ -49,7 +49,8 @@ class WebShopConfig(Config):
     engine: Literal["auto", "plain", "lucene"] = "auto"
     """The search engine: Lucene's BM25 with its analyser and rounding, or plain BM25. "auto": lucene for the original's files."""
     corrected: bool | None = None
-    """Score the options of synthetic goals by name and value, so that every goal can be met; by default for generated catalogues only."""
+    """Score the options of graded and synthetic goals by name and value, so that every goal can be met. By default for graded goals alone:
+    the others are scored as in the original."""
     tagger: TaggerName | None = None
     """Who finds nouns for the title score: spacy, rule, or auto (spaCy if a model is there). By default rule for generated catalogues."""
     mode: Mode = "text_rich"
@@ -93,9 +94,8 @@ class WebShopSuite(EnvSuite):
         self.products, self.goals = loaded.products, loaded.goals
         engine = config.engine if config.engine != "auto" else "lucene" if original else "plain"
         self.index: Search = search.Index(self.products) if engine == "plain" else loaded.index or LuceneIndex.of(self.products)
-        self.scoring = replay.scored(
-            corrected=not original if config.corrected is None else config.corrected, name=config.tagger or ("auto" if original else "rule")
-        )
+        corrected = config.goals == "graded" if config.corrected is None else config.corrected
+        self.scoring = replay.scored(corrected=corrected, name=config.tagger or ("auto" if original else "rule"))
         self._by_asin: Mapping[str, products.Product] = (
             self.products.by_asin
             if isinstance(self.products, store.ProductStore)

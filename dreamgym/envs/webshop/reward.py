@@ -3,7 +3,7 @@
 r = (attributes met + options met + [price within bound]) / (attributes + options + 1) * r_type; success means r == 1.
 
 The original compares the pairs (name, value) of a synthetic goal with bare values, so that some goals cannot reach 1 even with a perfect
-purchase. `Scoring.corrected` compares pairs with pairs; generated catalogues use it, the original's files do not unless asked.
+purchase. `Scoring.corrected` compares pairs with pairs; graded goals use it, the original's own goals do not unless asked.
 """
 
 from __future__ import annotations

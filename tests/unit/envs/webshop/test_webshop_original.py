@@ -16,9 +16,10 @@ import pytest
 from shop_catalogue import ATTRIBUTES, GOAL, load, play, product, shop, written
 
 from dreamgym.envs import webshop
-from dreamgym.envs.webshop import lifelike, originals, products, replay
+from dreamgym.envs.webshop import goals, lifelike, originals, products, replay
 from dreamgym.envs.webshop.lucene import LuceneIndex
 from dreamgym.envs.webshop.pages import Node, plain, rich, tidy
+from dreamgym.envs.webshop.reward import reward
 from dreamgym.envs.webshop.shop import WebShop
 from dreamgym.envs.webshop.tagger import nouns, tagger
 from dreamgym.errors import ConfigError, MissingExtra, UsageError
@@ -31,6 +32,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 # --- goals ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_graded_goals_over_the_originals_files_can_be_met_by_their_own_products_and_its_own_goals_are_scored_as_there(tmp_path: Path):
+    thing = product("B09", "Rug", customization_options={"Color": [{"value": "2005grey"}]})
+    (tmp_path / "i.json").write_text(json.dumps([thing]), encoding="utf-8")
+    (tmp_path / "a.json").write_text(json.dumps({"B09": {**ATTRIBUTES["B01"], "attributes": ["soft wool", "hand made"]}}), encoding="utf-8")
+    files = {"items": tmp_path / "i.json", "attributes": tmp_path / "a.json", "tagger": "rule"}
+    own, original = webshop.make(**files), webshop.make(**files, goals="synthetic", split_by="product")
+    goal = next(one for k in range(50) if (one := goals.make_goal(own.products[0], 2, random.Random(k))) and one["goal_options"])
+    scores = [reward(own.products[0], goal, goal["goal_options"], scoring=suite.scoring).score for suite in (own, original)]
+    assert scores[0] == 1.0 > scores[1]
 
 
 def test_synthetic_goals_are_drawn_in_the_originals_order(folder: Path):
