@@ -193,8 +193,8 @@ class EnvSuite(ABC):
     """The options that name files or folders of the environment itself, however large: a run notes where they are. Default: none."""
 
     def tasks(self, split: str, n: int, *, seed: int = 0) -> list[Task]:
-        """`n` distinct tasks of a split in an order that `seed` names; fewer when the split holds fewer. Splits share no task. Default:
-        `all_tasks`, split by a hash of `task_key`, so that further tasks move none to another split."""
+        """`n` tasks of a split in an order that `seed` names; fewer when the split holds fewer. Splits share no task. Default: one task of
+        each key of `all_tasks`, split by a hash of `task_key`, so that further tasks move none to another split."""
         check_split(split)
         known = {self.task_key(task): task for task in self.all_tasks()}
         keys = sorted(key for key in known if in_split(key, split))

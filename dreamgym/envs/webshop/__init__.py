@@ -116,7 +116,8 @@ class WebShopSuite(EnvSuite):
         return replay.Loaded(products.load(*raw, seed=config.seed), [], random.Random(config.seed))
 
     def tasks(self, split: str, n: int, *, seed: int = 0) -> list[Task]:
-        """`n` tasks of a split. Graded goals share no target product between splits; the original's splits are ranges of goal indices."""
+        """`n` tasks of a split. Graded goals share no target product and no request between splits, and within one several can ask for the
+        same in other words (`goals.tasks`). The original's splits are ranges of goal indices."""
         if self.goals:
             return self._original_tasks(split, n, seed)
         key = self.rules.task_key if self.rules.wide else None

@@ -45,7 +45,10 @@ def tasks(
     env: str,
     task_key: Callable[[str], str] | None = None,
 ) -> list[Task]:
-    """`n` distinct tasks of a split, levels in equal shares. Fewer when the split cannot hold so many.
+    """`n` tasks of a split, no two worded the same, levels in equal shares. Fewer when the split cannot hold so many.
+
+    Several can ask for the same in other `OPENINGS`, because there are few requests of one requirement: of the mini catalogue's tasks 1,611
+    of 2,000 to train, 186 of 300 of dev, 384 of 500 and 690 of 1,000 to test ask for different things.
 
     `task_key` says what makes two instructions one task, which is then in one split. None: their requirements as the product lists them, in
     one order in all generated products. The original's products list the same attributes in any order.
