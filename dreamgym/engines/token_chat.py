@@ -11,7 +11,7 @@ from typing import Any
 from dreamgym.errors import ServerError, UsageError
 from dreamgym.llm.chat_format import ChatFormat
 from dreamgym.protocols import LLM
-from dreamgym.types import Request, Sampling
+from dreamgym.types import Completion, Request, Sampling
 from dreamgym.usage import Usage
 
 
@@ -63,13 +63,16 @@ class TokenChat:
     def _sampled(
         self, prompts: Sequence[list[int]], sampling: Sampling, seeds: Sequence[tuple[int, ...]] | None, allow_truncated: bool
     ) -> Generator[tuple[int, str | Exception], None, None]:
-        """The replies to some prompts, in order."""
+        """The replies to some prompts, in order. A request that a server fails for good is an error of its own."""
         max_tokens, limit = sampling.max_tokens, getattr(self.llm, "max_context", None) or math.inf
         fit = [i for i, ids in enumerate(prompts) if len(ids) + max_tokens <= limit]
-        sampled = self.llm.generate([Request(prompts[i], sampling, seeds[i] if seeds else None) for i in fit]) if fit else []
-        completions = dict(zip(fit, sampled, strict=True))
+        requests = [Request(prompts[i], sampling, seeds[i] if seeds else None) for i in fit]
+        completions = dict(zip(fit, self._completions(requests), strict=True))
         for i, ids in enumerate(prompts):
             completion = completions.get(i)
+            if isinstance(completion, ServerError):
+                yield i, completion
+                continue
             if completion is None:
                 problem = (
                     f"A prompt of {len(ids)} tokens does not fit: the context of {limit} leaves {limit - max_tokens} beside the reply."
@@ -81,6 +84,23 @@ class TokenChat:
             self.usage.completion_tokens += len(completion.ids)
             cut = completion.finish_reason != "stop" and not allow_truncated
             yield i, ServerError(f"A reply was cut at max_tokens={max_tokens}. Raise it.") if cut else completion.text
+
+    def _completions(self, requests: Sequence[Request]) -> list[Completion | ServerError]:
+        """What became of each request, in order."""
+        tickets = self.llm.submit(requests) if requests else []
+        done = dict[int, Completion | ServerError]()
+        try:
+            while len(done) < len(tickets):
+                try:
+                    done |= dict(self.llm.poll(tickets))
+                except ServerError as error:
+                    if error.ticket not in tickets:
+                        raise
+                    done[error.ticket] = error
+        except BaseException:
+            self.llm.cancel(tickets)
+            raise
+        return [done[ticket] for ticket in tickets]
 
 
 def _grammar(response_format: Mapping[str, Any]) -> str:

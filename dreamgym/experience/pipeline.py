@@ -12,12 +12,13 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dreamgym.errors import UsageError
+from dreamgym.errors import ServerError, UsageError
 from dreamgym.experience.guard import Guard, noop_rule
 from dreamgym.experience.memory_answers import MemoryAnswers
 from dreamgym.experience.parse import Answer
@@ -74,6 +75,7 @@ class ExperienceModel(ABC):
         self._tickets = itertools.count()
         self._answered: list[tuple[int, Query, Prediction]] = []  # without generation
         self._pending: dict[int, tuple[Query, list[Neighbour]]] = {}  # by ticket, with its memories
+        self._failed: list[tuple[Query, ServerError]] = []  # queries whose request failed, with the error that `poll` raises
         self._waiting: list[tuple[int, Query, Sequence[Neighbour]]] = []  # for the default `finish_generation`
 
     @property
@@ -114,6 +116,7 @@ class ExperienceModel(ABC):
         gone = set(episodes)
         self._answered = [item for item in self._answered if item[1].episode not in gone]
         self._waiting = [item for item in self._waiting if item[1].episode not in gone]
+        self._failed = [item for item in self._failed if item[0].episode not in gone]
         self._pending = {ticket: item for ticket, item in self._pending.items() if item[0].episode not in gone}
 
     def record(self, queries: Sequence[Query], predictions: Sequence[Prediction], memories: dict[int, list[Neighbour]]) -> None:
@@ -129,61 +132,82 @@ class ExperienceModel(ABC):
         return [predictions[ticket] for ticket in tickets]
 
     def submit(self, queries: Sequence[Query]) -> list[int]:
-        """Ask for a prediction per query, and return a ticket for each."""
+        """Ask for a prediction per query, and return a ticket for each. Where it raises, as for a state that does not fit into the model's
+        context, none was asked for."""
         tickets = [next(self._tickets) for _ in queries]
         answers = [self.guard.before(query) or self._from_memory(query) for query in queries]
-        to_generate = list[tuple[int, Query]]()
+        answered, to_generate = list[tuple[int, Query, Prediction]](), list[tuple[int, Query]]()
         for ticket, query, answer in zip(tickets, queries, answers, strict=True):
             if answer is None:
                 to_generate.append((ticket, query))
             else:
-                self._answered.append((ticket, query, answer))
-        to_generate = self._answer_from_nearest(to_generate)
+                answered.append((ticket, query, answer))
+        nearest, to_generate = self._answer_from_nearest(to_generate)
         memories = self._retrieve([query for _, query in to_generate])
-        self._pending |= {ticket: (query, neighbours) for (ticket, query), neighbours in zip(to_generate, memories, strict=True)}
         if to_generate:
             self.start_generation([ticket for ticket, _ in to_generate], [query for _, query in to_generate], memories)
+        self._answered += [*answered, *nearest]
+        self._pending |= {ticket: (query, neighbours) for (ticket, query), neighbours in zip(to_generate, memories, strict=True)}
         return tickets
 
     def poll(self) -> list[tuple[int, Prediction]]:
         """Work until a prediction is there: those since the last call, each with its ticket, as `predict` gives them. Empty: nothing is
-        asked for."""
-        if self._answered or not self._pending:
+        asked for. ServerError for a query whose request failed for good, one at a call: it has the query's ticket, and the others stay
+        valid. An error without a ticket is of all queries."""
+        if self._answered or not (self._pending or self._failed):
             answered, self._answered = self._answered, []
             self.record([query for _, query, _ in answered], [prediction for *_, prediction in answered], {})
             return [(ticket, prediction) for ticket, _, prediction in answered]
-        answers = [(ticket, answer) for ticket, answer in self.finish_generation() if ticket in self._pending]
+        answers = [] if self._failed else self._finished()
+        if self._failed and not answers:
+            raise self._failed.pop(0)[1]
         queries, memories = zip(*(self._pending.pop(ticket) for ticket, _ in answers), strict=True) if answers else ((), ())
         predictions = [prediction(q, answer, m, self.answers_by) for q, (_, answer), m in zip(queries, answers, memories, strict=True)]
-        verified = self.guard.review(
-            queries, [self._correct_first_line(q, predicted) for q, predicted in zip(queries, predictions, strict=True)]
-        )
+        corrected = [self._correct_first_line(q, predicted) for q, predicted in zip(queries, predictions, strict=True)]
+        with _without_ticket():
+            verified = self.guard.review(queries, corrected)
         self.record(queries, verified, dict(enumerate(memories)))
         return [(ticket, prediction) for (ticket, _), prediction in zip(answers, verified, strict=True)]
 
     def start_generation(self, tickets: Sequence[int], queries: Sequence[Query], memories: Sequence[Sequence[Neighbour]]) -> None:
-        """Begin to generate an answer for each ticket. Default: they wait for `finish_generation`, which calls `generate` on all."""
+        """Begin to generate an answer for each ticket; none where it raises. Default: they wait for `finish_generation`, which calls
+        `generate` on all."""
         self._waiting += zip(tickets, queries, memories, strict=True)
 
-    def finish_generation(self) -> list[tuple[int, Answer | Unreadable]]:
-        """Work until an answer is there: those since the last call, each with its ticket. A model whose engine takes requests as they
-        come overrides both."""
+    def finish_generation(self) -> Sequence[tuple[int, Answer | Unreadable | ServerError]]:
+        """Work until an answer is there: those since the last call, each with its ticket, or the error of a request that failed for good. A
+        model whose engine takes requests as they come overrides both."""
         waiting, self._waiting = self._waiting, []
         return list(zip([t for t, *_ in waiting], self.generate([q for _, q, _ in waiting], [m for *_, m in waiting]), strict=True))
 
-    def _answer_from_nearest(self, asked: list[tuple[int, Query]]) -> list[tuple[int, Query]]:
-        """Answer what the nearest memory predicts better than the model (`memory_answers`), verified as generated answers are. Returns the
+    def _answer_from_nearest(self, asked: list[tuple[int, Query]]) -> tuple[list[tuple[int, Query, Prediction]], list[tuple[int, Query]]]:
+        """Answers to what the nearest memory predicts better than the model (`memory_answers`), verified as generated answers are, and the
         rest."""
         if self.memory_answers is None:
-            return asked
+            return [], asked
         answers = self.memory_answers.answer([query for _, query in asked])
         answered = [(ticket, query, answer) for (ticket, query), answer in zip(asked, answers, strict=True) if answer is not None]
         queries = [query for _, query, _ in answered]
         predicted = [self._correct_first_line(query, prediction(query, answer, (), "composed")) for _, query, answer in answered]
-        for (ticket, query, _), verified in zip(answered, self.guard.review(queries, predicted), strict=True):
-            self._answered.append((ticket, query, verified))
+        reviewed = self.guard.review(queries, predicted)
         self.counts["from_nearest"] += len(answered)
-        return [one for one, answer in zip(asked, answers, strict=True) if answer is None]
+        verified = [(ticket, query, result) for (ticket, query, _), result in zip(answered, reviewed, strict=True)]
+        return verified, [one for one, answer in zip(asked, answers, strict=True) if answer is None]
+
+    def _finished(self) -> list[tuple[int, Answer | Unreadable]]:
+        """The answers that have come to what is still asked for; errors go to `_failed`, each with its query's ticket."""
+        with _without_ticket():
+            results = self.finish_generation()
+        answers = list[tuple[int, Answer | Unreadable]]()
+        for ticket, result in results:
+            if ticket not in self._pending:
+                continue
+            if isinstance(result, ServerError):
+                result.ticket = ticket
+                self._failed.append((self._pending.pop(ticket)[0], result))
+            else:
+                answers.append((ticket, result))
+        return answers
 
     def _from_memory(self, query: Query) -> Prediction | None:
         """Answer a query from real memory without generation. What really happened, or always did, is not verified."""
@@ -210,6 +234,16 @@ class ExperienceModel(ABC):
         for i, neighbours in zip(places, self.retriever.retrieve([queries[i] for i in places]), strict=True):
             neighbours_by_query[i] = neighbours
         return neighbours_by_query
+
+
+@contextmanager
+def _without_ticket() -> Iterator[None]:
+    """An error of the block has no ticket: it would be that of an engine, which is none of ours."""
+    try:
+        yield
+    except ServerError as error:
+        error.ticket = None
+        raise
 
 
 def answer_from(memory: Memory, by: DecidedBy) -> Prediction:

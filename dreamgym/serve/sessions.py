@@ -21,7 +21,7 @@ from typing import Any
 
 from dreamgym.envs.base import TextRules
 from dreamgym.envs.tools.schemas import MESSAGE
-from dreamgym.errors import DreamGymError, UsageError
+from dreamgym.errors import DreamGymError, ServerError, UsageError
 from dreamgym.experience.action_support import ActionSupport
 from dreamgym.experience.env import DreamBatch
 from dreamgym.experience.pipeline import ExperienceModel
@@ -193,12 +193,7 @@ class DreamSessions:
         try:
             predictions = self.model.poll()
         except Exception as error:  # a boundary: whoever waits hears it, and the others go on
-            asked, self._asked = self._asked, {}
-            for *_, found in asked.values():
-                _answer(found, error=SessionError(f"The experience model failed: {error}"))
-            self.model.forget([self._sessions[name].episode for name, *_ in asked.values() if name in self._sessions])
-            for name, *_ in asked.values():
-                self._drop(name)
+            self._fail(error)
             return
         for ticket, prediction in predictions:
             name, query, found = self._asked[ticket]
@@ -209,6 +204,13 @@ class DreamSessions:
             session.under_way, session.used_s = False, time.monotonic()  # a slow answer is no idleness
             del self._asked[ticket]
             _answer(found, session.results[-1])
+
+    def _fail(self, error: Exception) -> None:
+        """End the episode whose query failed; all that wait for an answer where the error is of none alone."""
+        ticket = error.ticket if isinstance(error, ServerError) else None
+        for name, _, waiting in [asked for key, asked in self._asked.items() if ticket in (None, key)]:
+            _answer(waiting, error=SessionError(f"The experience model failed: {error}"))
+            self._drop(name)
 
     def _open(self, task: object, seed: int, found: Future[SessionStart]) -> None:
         if not 0 <= seed <= LARGEST_SEED:

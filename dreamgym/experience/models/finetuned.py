@@ -16,7 +16,7 @@ from pydantic import Field, field_validator
 
 from dreamgym.config import build
 from dreamgym.engines import EngineSettings, build_engine
-from dreamgym.errors import InvariantError, UsageError
+from dreamgym.errors import InvariantError, ServerError, UsageError
 from dreamgym.experience.dataset import RowBuilder, SegmentWeights, most_similar
 from dreamgym.experience.guard import Guard
 from dreamgym.experience.parse import Answer, parse
@@ -221,7 +221,10 @@ class FinetunedExperienceModel(ExperienceModel):
         self.start_generation(places, queries, memories)
         answers = dict[int, Answer | Unreadable]()
         while len(answers) < len(queries):
-            answers |= dict(self.finish_generation())
+            for place, answer in self.finish_generation():
+                if isinstance(answer, ServerError):
+                    raise answer
+                answers[place] = answer
         return [answers[i] for i in places]
 
     def start_generation(self, tickets: Sequence[int], queries: Sequence[Query], memories: Sequence[Sequence[Neighbour]]) -> None:
@@ -229,21 +232,33 @@ class FinetunedExperienceModel(ExperienceModel):
         for llm_ticket, ticket, query, request in zip(self.llm.submit(requests), tickets, queries, requests, strict=True):
             self._sampled[llm_ticket] = _Sampled(ticket, query, request)
 
-    def finish_generation(self) -> list[tuple[int, Answer | Unreadable]]:
-        """An unreadable sampled answer gets all its further attempts at once; the first readable one counts."""
-        results = list[tuple[int, Answer | Unreadable]]()
-        for llm_ticket, completion in self.llm.poll(self._sampled):
+    def finish_generation(self) -> list[tuple[int, Answer | Unreadable | ServerError]]:
+        try:
+            finished = self.llm.poll(self._sampled)
+        except ServerError as error:
+            if error.ticket not in self._sampled:
+                raise
+            return [(self._sampled.pop(error.ticket).ticket, error)]
+        results = list[tuple[int, Answer | Unreadable | ServerError]]()
+        for llm_ticket, completion in finished:
             pending = self._sampled.pop(llm_ticket)
-            answer = self._read(pending.query, completion.ids)
-            if isinstance(answer, Unreadable) and pending.request.sampling.temperature and self.config.redraws:
-                attempts = [_redraw(pending.request, attempt) for attempt in range(1, 1 + self.config.redraws)]
-                for again in self.llm.generate(attempts):
-                    if isinstance(answer, Unreadable):
-                        self.counts["redrawn"] += 1
-                        answer = self._read(pending.query, again.ids)
-            self.counts["unreadable" if isinstance(answer, Unreadable) else "repaired" if answer.repaired else "clean"] += 1
-            results.append((pending.ticket, answer))
+            try:
+                results.append((pending.ticket, self._answer(pending, completion.ids)))
+            except ServerError as error:  # of a further attempt
+                results.append((pending.ticket, error))
         return results
+
+    def _answer(self, pending: _Sampled, ids: Sequence[int]) -> Answer | Unreadable:
+        """What was sampled, read. An unreadable sampled answer gets all its further attempts at once; the first readable one counts."""
+        answer = self._read(pending.query, ids)
+        if isinstance(answer, Unreadable) and pending.request.sampling.temperature and self.config.redraws:
+            attempts = [_redraw(pending.request, attempt) for attempt in range(1, 1 + self.config.redraws)]
+            for again in self.llm.generate(attempts):
+                if isinstance(answer, Unreadable):
+                    self.counts["redrawn"] += 1
+                    answer = self._read(pending.query, again.ids)
+        self.counts["unreadable" if isinstance(answer, Unreadable) else "repaired" if answer.repaired else "clean"] += 1
+        return answer
 
     def _prompt(self, query: Query, neighbours: Sequence[Neighbour]) -> list[int]:
         """The prompt of a query, shortened to fit. UsageError when the state alone does not fit."""

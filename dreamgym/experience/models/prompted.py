@@ -2,7 +2,7 @@
 
 Its prompts are JSON (`chat_prompts`, `json_replies`). An unreadable reply is requested once more with the error named, and then counts as
 unreadable. A prompt that does not fit loses its oldest steps of history first, then memories; both are counted. A state that alone does
-not fit is an error.
+not fit is an error when the step is asked for.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ class PromptedExperienceModel(ExperienceModel):
         super().__init__(guard, Retriever(replay, guard.rules, config, seed=seed))
         self.chat, self.config, self.seed = chat, config, seed
         self.questions = ChatQuestions(config, config.about or guard.rules.about, openings or {}, self.counts, count_tokens)
+        self._talks: list[tuple[int, Query, list[Message]]] = []  # what waits for `finish_generation`, by ticket
 
     @property
     def usage(self) -> Usage:
@@ -101,13 +102,34 @@ class PromptedExperienceModel(ExperienceModel):
 
     def generate(self, queries: Sequence[Query], memories: Sequence[Sequence[Neighbour]]) -> list[Answer | Unreadable]:
         """UsageError when a state does not fit into the context; ServerError when the server fails for every query, or for good."""
+        return self._replies(queries, self._questions(queries, memories))
+
+    def start_generation(self, tickets: Sequence[int], queries: Sequence[Query], memories: Sequence[Sequence[Neighbour]]) -> None:
+        """UsageError when a state does not fit into the context: here, before others wait for the same answers."""
+        self._talks += zip(tickets, queries, self._questions(queries, memories), strict=True)
+
+    def finish_generation(self) -> list[tuple[int, Answer | Unreadable]]:
+        talks, self._talks = self._talks, []
+        replies = self._replies([query for _, query, _ in talks], [talk for *_, talk in talks])
+        return list(zip([ticket for ticket, *_ in talks], replies, strict=True))
+
+    def forget(self, episodes: Sequence[tuple[int, ...]]) -> None:
+        super().forget(episodes)
+        gone = set(episodes)
+        self._talks = [item for item in self._talks if item[1].episode not in gone]
+
+    def _questions(self, queries: Sequence[Query], memories: Sequence[Sequence[Neighbour]]) -> list[list[Message]]:
+        return [
+            self.questions.step(query, [neighbour.memory for neighbour in neighbours])
+            for query, neighbours in zip(queries, memories, strict=True)
+        ]
+
+    def _replies(self, queries: Sequence[Query], talks: Sequence[list[Message]]) -> list[Answer | Unreadable]:
+        """ServerError when the server fails for every query, or for good."""
         reasoning = self.config.reasoning
         replies = ask(
             self.chat,
-            [
-                self.questions.step(query, [neighbour.memory for neighbour in neighbours])
-                for query, neighbours in zip(queries, memories, strict=True)
-            ],
+            talks,
             lambda _, text: prompts.read_answer(text, reasoning=reasoning),
             self.config.requests(self.config.temperature),
             prompts.properties(reasoning=reasoning),

@@ -11,7 +11,7 @@ from outside import nearest_memory
 
 from dreamgym.config import build, dump, resolve
 from dreamgym.envs import webshop
-from dreamgym.errors import ConfigError, PluginError, UsageError
+from dreamgym.errors import ConfigError, PluginError, ServerError, UsageError
 from dreamgym.experience.env import DreamEnv
 from dreamgym.experience.guard import Guard, GuardConfig
 from dreamgym.experience.pipeline import ModelInputs
@@ -91,3 +91,15 @@ def test_only_queries_that_no_rule_decides_are_retrieved_for(guard: GuardConfig)
     right, nothing = model.predict(queries)
     assert right.info.decided_by == "generated" and asked == [first.action] and nothing.next_state == first.state
     assert model.generated == [(first.action, 1)] + ([] if guard.admissibility else [("click[nothing of the kind]", 0)])
+
+
+def test_the_ticket_of_a_verifiers_request_is_not_taken_for_that_of_a_query(monkeypatch: pytest.MonkeyPatch):
+    def failing(*_: Any) -> Any:
+        raise ServerError("status 500", ticket=0)
+
+    model = nearest_memory.NearestMemory(ModelInputs(Guard(SHOP.rules), open_replay(None, LOGS), LOGS), nearest_memory.Config())
+    monkeypatch.setattr(model.guard, "review", failing)
+    (asked,) = model.submit([Query(LOGS[0].task, (), LOGS[0].transitions[0].state, LOGS[0].transitions[0].action)])
+    with pytest.raises(ServerError) as caught:
+        model.poll()
+    assert asked == 0 and caught.value.ticket is None

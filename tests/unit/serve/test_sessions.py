@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from dreams import SUITE, TASKS, corridor_dream
 
-from dreamgym.errors import UsageError
+from dreamgym.errors import ServerError, UsageError
 from dreamgym.experience.env import DreamBatch, DreamEnv
 from dreamgym.experience.models.no_model import NoModel
 from dreamgym.serve.sessions import FIRST_STATES, LONGEST_ACTION, DreamSessions, Limits, SessionError, outcome
@@ -211,6 +211,39 @@ def test_a_model_that_fails_costs_the_steps_under_way_and_nothing_else():
         model.broken = False
         model.free.set()
         assert dream.step(other.session, "right").result(10).observation.text
+
+
+def test_a_query_that_fails_on_its_own_ends_its_episode_and_no_other():
+    """A request that the engine's server refuses, and a state that the model cannot take."""
+
+    class Refusing(NoModel):
+        def __init__(self, inner: NoModel) -> None:
+            self.__dict__.update(inner.__dict__)
+            self.free, self.refused = threading.Event(), list[int]()
+
+        def submit(self, queries: Any) -> list[int]:
+            if queries[0].action == "too long":
+                raise UsageError("the context is too short")
+            tickets = super().submit(queries)
+            self.refused += tickets if queries[0].action == "refused" else []
+            return tickets
+
+        def poll(self) -> Any:
+            self.free.wait(10)
+            if self.refused:
+                raise ServerError("status 500", ticket=self.refused.pop())
+            return super().poll()
+
+    model = Refusing(corridor_dream())
+    with served(model) as dream:
+        first, second, third = (dream.open(TASKS[0].id, seed=0).result(10).session for _ in range(3))
+        steps = dream.step(first, "right"), dream.step(second, "refused"), dream.step(third, "too long")
+        with pytest.raises(UsageError, match="too short"):
+            steps[2].result(10)
+        model.free.set()
+        assert "status 500" in fails(steps[1]) and steps[0].result(10).observation.text
+        assert dream.step(first, "right").result(10).observation.text and dream.step(third, "right").result(10).observation.text
+        assert "no session" in fails(dream.step(second, "right"))
 
 
 def test_a_server_that_closes_answers_what_is_under_way_and_takes_nothing_new():

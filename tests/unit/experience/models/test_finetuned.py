@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dreamgym.envs import corridor, webshop
-from dreamgym.errors import UsageError
+from dreamgym.errors import ServerError, UsageError
 from dreamgym.experience.action_support import ActionSupport
 from dreamgym.experience.augmentation import relabel_goals
 from dreamgym.experience.dataset import RowBuilder, SegmentWeights, Variation, difficulty_levels, memory_texts, task_variations
@@ -30,7 +30,7 @@ from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.replay.encoders import lexical
 from dreamgym.rollout import rollout
 from dreamgym.train.batch import sequences_of
-from dreamgym.types import Completion, Observation, Query, Request, Task, Trajectory, Transition, Verdict
+from dreamgym.types import Completion, Observation, Query, Request, Sampling, Task, Trajectory, Transition, Verdict
 
 FAMILIES: dict[str, Any] = {"corridor": corridor.make(length=4), "webshop": webshop.make()}
 CORRIDOR = FAMILIES["corridor"]
@@ -63,6 +63,25 @@ class Writer(SyncLLM):
             Completion(tuple(r.prompt), s, (0.0,) * len(s), WORDS.decode(s[:-1]), "stop" if r.sampling.ends(s) else "length")
             for r, s in zip(requests, said, strict=True)
         ]
+
+
+class Refusing(Writer):
+    """A server that fails for good the requests whose random stream is one of `refused`."""
+
+    def __init__(self, say: Callable[[tuple[int, ...]], Sequence[int]], refused: set[tuple[int, ...]]) -> None:
+        super().__init__(say)
+        self.refused = refused
+
+    def _advance(self) -> bool:
+        for ticket in [ticket for ticket, request in self._waiting.items() if request.seed in self.refused]:
+            del self._waiting[ticket]
+            self._failed[ticket] = ServerError("status 500", ticket=ticket)
+        return super()._advance()
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        if any(request.seed in self.refused for request in requests):
+            raise ServerError("status 500", ticket=0)
+        return super().generate(requests)
 
 
 def text_of(words: Vocabulary, trajectory: Trajectory, step: int, prompt_parts: PromptParts, memories: tuple[str, ...] = ()) -> list[int]:
@@ -503,6 +522,26 @@ def test_after_a_rollout_the_engine_keeps_nothing_of_its_dreams(monkeypatch: pyt
     monkeypatch.setattr(env.model.llm, "release", released.extend)
     rollout(policy("left"), env, [TO_3, TO_4], seed=7, max_steps=2)
     assert set(released) == {"dream/(7, 0)", "dream/(7, 1)"}
+
+
+@pytest.mark.parametrize("redraws", [0, 1])
+def test_a_request_that_fails_for_good_is_an_error_of_its_query_alone(redraws: int):
+    """The first try of the query of episode 1, or its further try after an unreadable one."""
+    episode = CORRIDOR.demonstrate(CORRIDOR.tasks("train", 1)[0], "expert", seed=0)
+    first = episode.transitions[0]
+    refused = (0, 7, 1, 0, 1) if redraws else (0, 7, 1, 0)
+    llm = Refusing(lambda _: said("so", first.next_state.text, "0 | no")[: 1 if redraws else None], {refused})
+    llm.submit([Request([1], Sampling(1))])  # somebody else's: so that the engine's tickets are not the model's
+    dream = model(llm, guard=Guard(CORRIDOR.rules, GuardConfig(admissibility=False)), redraws=redraws, temperature=1.0, recall=False)
+    tickets = dream.submit([Query(episode.task, (), first.state, first.action, stream=(7, i, 0)) for i in range(3)])
+    done: list[int] = []
+    failed: list[int | None] = []
+    for _ in range(4):
+        try:
+            done += [ticket for ticket, _ in dream.poll()]
+        except ServerError as error:
+            failed.append(error.ticket)
+    assert failed == [tickets[1]] and sorted(done) == [tickets[0], tickets[2]] and dream.poll() == []
 
 
 def test_episodes_side_by_side_keep_their_histories_apart():

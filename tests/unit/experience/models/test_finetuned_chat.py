@@ -219,6 +219,20 @@ def test_a_reply_that_is_cut_is_an_error_unless_it_is_allowed():
     assert chat.usage.requests == 2 and chat.usage.completion_tokens == 6
 
 
+def test_a_request_that_a_server_fails_for_good_fails_its_conversation_alone():
+    class Refusing(ScriptedLLM):
+        def _advance(self) -> bool:
+            refused, *waiting = self._waiting
+            self._waiting = {ticket: self._waiting[ticket] for ticket in waiting}
+            self._failed[refused] = ServerError("status 500", ticket=refused)
+            return super()._advance()
+
+    chat = TokenChat(Refusing(lambda _: ANSWER), FORMAT)
+    talks = [[{"role": "user", "content": text}] for text in ("One?", "Two?")]
+    (_, refused), (_, answered) = chat.replies(talks, max_tokens=200)
+    assert "status 500" in str(refused) and answered == ANSWER and chat.usage.requests == 1
+
+
 def test_a_conversation_that_does_not_fit_the_context_fails_alone():
     llm = ScriptedLLM(lambda _: ANSWER)
     llm.max_context = 400  # type: ignore[attr-defined]

@@ -338,6 +338,14 @@ def test_memories_go_after_the_history_and_a_state_is_never_cut():
         dream.predict([query("open", state=Observation("room 3 of 4\n" + "word " * 500 + "\n[open]"))])
 
 
+def test_a_state_that_does_not_fit_is_refused_when_its_step_is_asked_for_and_the_others_are_answered():
+    dream = model(perfect, max_context=780, max_answer_tokens=64, k=0)
+    (asked,) = dream.submit([query("open", history=long_past(3))])
+    with pytest.raises(UsageError, match="more than max_context=780"):
+        dream.submit([query("open", state=Observation("room 3 of 4\n" + "word " * 500 + "\n[open]"), slot=1)])
+    assert [ticket for ticket, _ in dream.poll()] == [asked] and dream.poll() == []
+
+
 # --- second opinions ---------------------------------------------------------------------------------------------------------------
 
 
