@@ -12,7 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+import os
+import threading
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any, cast
 
 import mcp_types as types
 from mcp.server.lowlevel import Server
@@ -96,12 +100,28 @@ def make_server(sessions: DreamSessions, *, single: bool) -> Server[Any]:
 
 
 async def serve_stdio(sessions: DreamSessions) -> None:
-    """Serve one client over standard input and output, until its input ends."""
+    """Serve one client over standard input and output, until its input ends or the task is cancelled."""
     from mcp.server.stdio import stdio_server
 
-    server = make_server(sessions, single=True)
-    async with stdio_server() as (read, write):
+    server, lines = make_server(sessions, single=True), _lines_of(os.dup(0))
+    async with stdio_server(stdin=cast(Any, lines)) as (read, write):
         await server.run(read, write, server.create_initialization_options())
+
+
+async def _lines_of(descriptor: int) -> AsyncIterator[str]:
+    """The lines that arrive at a descriptor. The library's own reader cannot be cancelled while it waits for a line, so that Ctrl-C would
+    not end the server; nobody waits for this thread."""
+    lines, loop = asyncio.Queue[bytes](), asyncio.get_running_loop()
+
+    def read() -> None:
+        with suppress(RuntimeError), os.fdopen(descriptor, "rb") as source:  # RuntimeError: the loop is closed
+            for line in source:
+                loop.call_soon_threadsafe(lines.put_nowait, line)
+            loop.call_soon_threadsafe(lines.put_nowait, b"")
+
+    threading.Thread(target=read, name="stdin", daemon=True).start()
+    while line := await lines.get():
+        yield line.decode("utf-8", "replace")
 
 
 def make(sessions: DreamSessions, *, host: str, idle_s: float) -> Any:

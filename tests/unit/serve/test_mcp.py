@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -153,3 +157,41 @@ def test_without_the_token_there_is_no_answer():
         return sent
 
     assert asyncio.run(asked(b"Bearer secret")) == ["let in"] and asyncio.run(asked(b"Bearer secre"))[0] == 401
+
+
+STDIO = """
+import asyncio, signal, sys
+from dreams import SUITE, TASKS, corridor_dream
+from dreamgym.serve.mcp import serve_stdio
+from dreamgym.serve.sessions import DreamSessions
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+with DreamSessions(corridor_dream(), SUITE.rules, TASKS, horizon=SUITE.max_steps) as dream:
+    asyncio.run(serve_stdio(dream))
+"""
+HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+
+
+@pytest.mark.parametrize("ended_by", ["SIGINT", "SIGTERM", "end of input"])
+def test_a_server_over_standard_input_ends_when_it_is_interrupted_and_when_its_input_ends(ended_by: str):
+    server = subprocess.Popen(
+        [sys.executable, "-c", STDIO],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},  # `dreams` is of the tests
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert server.stdin is not None and server.stdout is not None
+    try:
+        server.stdin.write("no JSON\n" + json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}) + "\n")
+        server.stdin.flush()
+        assert "This is a simulation" in server.stdout.readline()
+        if ended_by == "end of input":
+            server.stdin.close()
+        else:
+            server.send_signal(getattr(signal, ended_by))
+        assert (server.wait(60) == 0) is (ended_by == "end of input")
+    finally:
+        server.kill()
+        server.wait()
