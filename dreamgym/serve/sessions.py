@@ -138,7 +138,7 @@ class DreamSessions:
         return len(self._sessions)
 
     def close(self) -> None:
-        """Finish the steps under way, and end."""
+        """Finish the steps under way, and end. Episodes that have not begun are refused."""
         self._take_nothing_new("The server is closing. Ask another one.")
         self._thread.join()
 
@@ -172,8 +172,7 @@ class DreamSessions:
                         if waited is not None:
                             _carry_out(*waited)
                         waited = self._inbox.get_nowait()
-                if self._openings:  # one at a time: a step waits for one first state that the model writes, and not for all of them
-                    _carry_out(*self._openings.popleft())
+                self._begin_one()
                 self._deliver()
                 self._end_idle()
         except BaseException as error:  # nobody else would answer those who wait
@@ -185,6 +184,15 @@ class DreamSessions:
             for found in waiting:
                 _answer(found, error=SessionError(self._ended))
             raise
+
+    def _begin_one(self) -> None:
+        """Begin the episode that was asked for first: a step waits for one first state that the model writes, and not for all of them."""
+        while self._openings:
+            job, opened = self._openings.popleft()
+            if self._ended:
+                _answer(opened, error=SessionError(self._ended))
+            elif not opened.done():  # its client has not gone
+                return _carry_out(job, opened)
 
     def _deliver(self) -> None:
         """Hand over the predictions that have come."""

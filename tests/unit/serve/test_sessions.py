@@ -307,6 +307,27 @@ def test_an_episode_whose_client_has_gone_before_it_began_is_not_kept():
         assert len(dream) == 0
 
 
+def test_no_first_state_is_written_for_clients_that_have_gone_or_when_the_server_closes():
+    model, begun, free = corridor_dream(), list[int](), threading.Event()
+    start = model.start
+
+    def slow(tasks: Any, *, seed: int) -> list[Observation]:
+        begun.append(seed)
+        return start(tasks, seed=seed) if free.wait(10) else []
+
+    model.start = slow  # type: ignore[method-assign]
+    dream = served(model)
+    first = dream.open(seed=0)
+    gone, stayed, queued = [dream.open(seed=seed) for seed in (1, 2)], dream.open(seed=3), [dream.open(seed=seed) for seed in (4, 5)]
+    assert all(one.cancel() for one in gone)
+    stayed.add_done_callback(lambda _: dream._take_nothing_new("closing"))  # before the next one begins
+    free.set()
+    assert first.result(10).seed == 0 and stayed.result(10).seed == 3
+    dream.close()
+    assert begun == [0, 3]
+    assert all("closing" in fails(one) for one in queued)
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_dream_that_breaks_answers_those_who_wait_and_whoever_comes_later():
     model = Held(corridor_dream())
