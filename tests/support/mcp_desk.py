@@ -8,6 +8,7 @@ import time
 
 from mcp import MCPError
 from mcp.server import MCPServer
+from mcp_types import CallToolResult, EmbeddedResource, ImageContent, TextContent, TextResourceContents
 
 server = MCPServer("desk")
 count = 0
@@ -37,6 +38,19 @@ if "--empty" not in sys.argv:
     @server.tool()
     def fail() -> str:
         raise ValueError("no such thing")
+
+    @server.tool()
+    def manual() -> CallToolResult:
+        """A result whose text is in an embedded file."""
+        file = TextResourceContents(uri="desk://manual", text="Turn it off and on again.")
+        picture = ImageContent(type="image", data="", mime_type="image/png")
+        parts = [TextContent(type="text", text="The manual:"), EmbeddedResource(type="resource", resource=file), picture]
+        return CallToolResult(content=parts)
+
+    @server.tool()
+    def balance() -> CallToolResult:
+        """A result that is structured alone."""
+        return CallToolResult(content=[], structured_content={"balance": 12})
 
     @server.tool()
     def refuse() -> str:

@@ -7,6 +7,7 @@ invalid parameters and unknown tools.
 from __future__ import annotations
 
 import asyncio
+import json
 import shlex
 import sys
 import threading
@@ -81,9 +82,7 @@ class McpTools:
             raise EnvironmentFailure(
                 f"The MCP server answered '{name}' with an error of the protocol: {error.error.message:.200}"
             ) from error
-        texts = [getattr(part, "text", None) for part in result.content]
-        text = "\n".join(f"({part.type})" if one is None else one for one, part in zip(texts, result.content, strict=True))
-        return text, bool(result.is_error), True
+        return _text_of(result), bool(result.is_error), True
 
     def close(self) -> None:
         if self._keeper is not None:
@@ -170,6 +169,16 @@ def make(target: str, config: ConnectionConfig) -> Callable[[], ToolConnection]:
             ) from error
         server = StdioServerParameters(command=command, args=arguments, env={key: str(value) for key, value in config.options.items()})
     return lambda: ToolConnection(McpTools(server, config), config.final_calls)
+
+
+def _text_of(result: Any) -> str:
+    """The texts of a result, embedded files included, and the kind of each part that has none; the structured content where there is no
+    part."""
+    if not result.content and result.structured_content is not None:
+        return json.dumps(result.structured_content, ensure_ascii=False)
+    sources = [getattr(part, "resource", part) for part in result.content]
+    texts = [getattr(source, "text", None) for source in sources]
+    return "\n".join(f"({part.type})" if text is None else text for text, part in zip(texts, result.content, strict=True))
 
 
 def _first(error: BaseException) -> str:

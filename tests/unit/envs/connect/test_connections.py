@@ -357,6 +357,16 @@ def test_an_mcp_server_is_called_over_stdio_and_what_it_says_is_data() -> None:
     env.envs[0].close()  # type: ignore[attr-defined]
 
 
+def test_the_text_of_an_embedded_file_and_structured_content_alone_are_what_an_mcp_tool_returned() -> None:
+    pytest.importorskip("mcp")
+    env = pool(MCP, options=PATH, score=f"{HERE}:scored")
+    env.start([TASK], seed=0)
+    manual, balance = act(env, "manual()", "balance()")
+    assert "The manual:\nTurn it off and on again.\n(image)" in manual.observation.text
+    assert '{"balance": 12}' in balance.observation.text
+    env.envs[0].close()  # type: ignore[attr-defined]
+
+
 NOTEBOOK = """
 import io, sys
 sys.stderr = io.StringIO()
