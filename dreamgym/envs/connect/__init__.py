@@ -25,7 +25,7 @@ class ConnectionConfig(Config):
     """How a real environment is connected."""
 
     options: dict[str, Any] = Field(default_factory=dict)
-    """Arguments of `gymnasium.make` or of the function, or variables of the environment of an MCP command."""
+    """Arguments of `gymnasium.make` or of the function, variables of the environment of an MCP command, or HTTP headers for an MCP URL."""
     timeout_s: float = Field(default=30.0, gt=0)
     """Seconds for one connection, reset or action. What takes longer is given up, and the episode is a failed rollout."""
     retries: int = Field(default=2, ge=0, le=100)

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shlex
 import sys
 import threading
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import mcp
 from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import create_mcp_http_client
 
 from dreamgym.envs.connect import ConnectionConfig
 from dreamgym.envs.connect.tools import ToolConnection, require_score
@@ -26,6 +29,8 @@ from dreamgym.types import Task
 
 INVALID = (-32601, -32602)
 """JSON-RPC codes of calls that the agent got wrong: no such method, invalid parameters."""
+HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""A name of an HTTP header."""
 ENDING_S = 8.0
 """How long a session may take to end: the client waits for its server's end, terminates it, and kills it, for some two seconds each."""
 
@@ -33,13 +38,14 @@ ENDING_S = 8.0
 class McpTools:
     """Implements `ToolBox` over one session with a server. The session lives in an event loop of its own thread."""
 
-    def __init__(self, server: Any, config: ConnectionConfig) -> None:
+    def __init__(self, server: StdioServerParameters | str, config: ConnectionConfig) -> None:
         """EnvironmentFailure where no session can be had, or the server has no tools."""
         self.server, self.config = server, config
         self.loop = asyncio.new_event_loop()
         self.client: Any = None
         self.names: frozenset[str] = frozenset()
         self._keeper: asyncio.Task[None] | None = None  # has the session, open or not
+        self._refusal = ""  # the last status of a server over HTTP that refused a message
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
 
     def begin(self, task: Task) -> None:
@@ -74,13 +80,14 @@ class McpTools:
 
     def _result(self, name: str, arguments: dict[str, Any]) -> tuple[str, bool, bool]:
         """What a tool returns, whether that is an error, and whether the call reached the tool."""
+        self._refusal = ""
         try:
             result = self._run(self.client.call_tool(name, arguments), f"the tool '{name}'")
         except mcp.MCPError as error:
             if error.error.code in INVALID:
                 return error.error.message, True, False
             raise EnvironmentFailure(
-                f"The MCP server answered '{name}' with an error of the protocol: {error.error.message:.200}"
+                f"The MCP server answered '{name}' with an error of the protocol: {error.error.message:.200}{self._refusal}"
             ) from error
         return _text_of(result), bool(result.is_error), True
 
@@ -91,7 +98,7 @@ class McpTools:
         self.loop.call_soon_threadsafe(self.loop.stop)
 
     def _begin_session(self) -> None:
-        self._stop = asyncio.Event()
+        self._stop, self._refusal = asyncio.Event(), ""
         ready = asyncio.run_coroutine_threadsafe(self._opened(), self.loop)
         try:
             self.client, self.names = ready.result(self.config.timeout_s)
@@ -109,10 +116,9 @@ class McpTools:
 
         async def keep() -> None:
             try:
-                server: Any = self.server
-                if isinstance(server, StdioServerParameters):  # sys.stderr of a notebook is no file that a process could write to
-                    server = stdio_client(server, errlog=sys.__stderr__)  # type: ignore[arg-type]  # None: the process has this one's
-                async with mcp.Client(server, read_timeout_seconds=self.config.timeout_s) as client:
+                async with AsyncExitStack() as held:
+                    transport = await self._transport(held)
+                    client = await held.enter_async_context(mcp.Client(transport, read_timeout_seconds=self.config.timeout_s))
                     names, cursor = set[str](), None
                     while True:
                         page = await client.list_tools(cursor=cursor)
@@ -124,10 +130,24 @@ class McpTools:
             except BaseException as error:
                 if opened.done():
                     raise
-                opened.set_exception(EnvironmentFailure(f"No session with the MCP server: {_first(error)}"))
+                where = f" at {self.server}" if isinstance(self.server, str) else ""
+                opened.set_exception(EnvironmentFailure(f"No session with the MCP server{where}: {_first(error)}{self._refusal}"))
 
         self._keeper = asyncio.create_task(keep())
         return await opened
+
+    async def _transport(self, held: AsyncExitStack) -> Any:
+        """The messages to and from the server, kept open by `held` where that takes anything."""
+        if not isinstance(self.server, str):  # sys.stderr of a notebook is no file that a process could write to
+            return stdio_client(self.server, errlog=sys.__stderr__)  # type: ignore[arg-type]  # None: the process has this one's
+        http: Any = await held.enter_async_context(create_mcp_http_client(headers=_headers(self.config)))
+
+        async def note(response: Any) -> None:
+            if response.request.method == "POST" and response.status_code >= 300:
+                self._refusal = f" (status {response.status_code})"
+
+        http.event_hooks = {"response": [note]}
+        return streamable_http_client(self.server, http_client=http)
 
     def _end_session(self) -> None:
         """End the session and with it the process of a command, also where it has not been opened yet."""
@@ -157,10 +177,13 @@ class McpTools:
 
 
 def make(target: str, config: ConnectionConfig) -> Callable[[], ToolConnection]:
-    """Connects to the server at a URL, or starts the command. ConfigError for a command that cannot be read, or without a score."""
+    """Connects to the server at a URL, or starts the command. ConfigError for a command that cannot be read, options that are no headers,
+    or without a score."""
     require_score(f"mcp:{target}", config)
-    server: Any = target
-    if not target.startswith(("http://", "https://")):
+    server: StdioServerParameters | str = target
+    if target.startswith(("http://", "https://")):
+        _headers(config)
+    else:
         try:
             command, *arguments = shlex.split(target)
         except ValueError as error:
@@ -169,6 +192,18 @@ def make(target: str, config: ConnectionConfig) -> Callable[[], ToolConnection]:
             ) from error
         server = StdioServerParameters(command=command, args=arguments, env={key: str(value) for key, value in config.options.items()})
     return lambda: ToolConnection(McpTools(server, config), config.final_calls)
+
+
+def _headers(config: ConnectionConfig) -> dict[str, str]:
+    """The options as HTTP headers. ConfigError, which does not show the value, for one that no header takes."""
+    headers = {key: str(value).strip() for key, value in config.options.items()}  # a file that holds a token ends in a newline
+    for key, value in headers.items():
+        if not (HEADER.fullmatch(key) and value.isascii() and value.isprintable()):
+            raise ConfigError(
+                f"env.connection.options: '{key:.64}' cannot be sent as a header. For a server at a URL the options are HTTP headers: "
+                "names without blanks, values of printable ASCII characters."
+            )
+    return headers
 
 
 def _text_of(result: Any) -> str:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -436,6 +437,42 @@ def test_an_mcp_server_without_tools_or_that_is_not_there_is_a_failed_rollout(ta
     env = pool(target, options=PATH, score=f"{HERE}:scored", retries=0, timeout_s=10)
     env.start([TASK], seed=0)
     assert said in (act(env, "look()")[0].info.error or "")
+
+
+@pytest.fixture
+def refusing() -> Iterator[tuple[str, list[Any]]]:
+    """The address of a server that refuses every message with status 401, and the headers it was sent."""
+    seen: list[Any] = []
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            seen.append(self.headers)
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(401)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/mcp", seen
+        server.shutdown()
+
+
+def test_options_are_headers_for_an_mcp_server_at_a_url_and_its_refusal_is_told(refusing: tuple[str, list[Any]]) -> None:
+    pytest.importorskip("mcp")
+    url, seen = refusing
+    env = pool(f"mcp:{url}", options={"Authorization": "Bearer abc\n"}, score=f"{HERE}:scored", retries=0)
+    env.start([TASK], seed=0)
+    error = act(env, "look()")[0].info.error or ""
+    assert f"No session with the MCP server at {url}" in error and "status 401" in error
+    assert seen[0]["authorization"] == "Bearer abc"
+    env.envs[0].close()  # type: ignore[attr-defined]
+    for wrong in ({"Authorization": "Bearer a\nb"}, {"An option": 1}):
+        with pytest.raises(ConfigError, match="the options are HTTP headers") as refused:
+            pool(f"mcp:{url}", options=wrong, score=f"{HERE}:scored")
+        assert "Bearer" not in str(refused.value)
 
 
 def children(command: str) -> list[str]:
