@@ -131,8 +131,8 @@ class _Held:
         connection: Connection | None = None
         while (work := self.asked.get()) is not None:
             try:
-                connection = connection or _called(connect, "The connection")
-                self.answers.put(_called(partial(work, connection), "The environment"))
+                connection = connection or _called(connect, "The connection", BaseException)  # sys.exit ends nobody's process here
+                self.answers.put(_called(partial(work, connection), "The environment", BaseException))
             except (EnvironmentFailure, ConfigError) as error:
                 self.answers.put(error)
         if connection is not None:
@@ -144,13 +144,14 @@ def _number(score: Callable[..., Any], task: Task, steps: Sequence[tuple[Action,
     return float(score(task, steps))
 
 
-def _called(work: Callable[[], Any], what: str) -> Any:
-    """What a function of somebody else's returns; EnvironmentFailure for whatever it raises. A ConfigError passes: no episode mends it."""
+def _called(work: Callable[[], Any], what: str, caught: type[BaseException] = Exception) -> Any:
+    """What a function of somebody else's returns; EnvironmentFailure for whatever it raises. A ConfigError passes: no episode mends it.
+    `caught`: BaseException in a thread of its own, where no Ctrl-C arrives."""
     try:
         return work()
     except (EnvironmentFailure, ConfigError):
         raise
-    except Exception as error:  # a boundary: environments raise what they like
+    except caught as error:  # a boundary: environments raise what they like
         text = (str(error).strip().splitlines() or [""])[0]
         raise EnvironmentFailure(f"{what} failed: {type(error).__name__}: {text:.200}") from error
 

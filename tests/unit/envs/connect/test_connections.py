@@ -53,6 +53,10 @@ class Counter:
     def step(self, action: str) -> tuple[dict[str, Any], float, bool]:
         if action == "hang":
             time.sleep(30)
+        if action == "exit":
+            sys.exit(3)
+        if action == "interrupt":
+            raise KeyboardInterrupt
         if action == "raise":
             raise ValueError("broken\nTraceback")
         if action in ("nan", "inf"):
@@ -128,6 +132,8 @@ def test_a_python_function_gives_an_environment() -> None:
     [
         ("hang", "No answer in 0.3 s"),
         ("raise", "ValueError: broken"),
+        ("exit", "The environment failed: SystemExit: 3"),
+        ("interrupt", "The environment failed: KeyboardInterrupt"),
         ("0", "300,000 characters is longer"),
         ("jump", "ValueError"),
         ("nan", "The environment returned the reward nan. Expected a finite number."),
