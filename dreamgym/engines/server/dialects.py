@@ -21,9 +21,11 @@ from typing import Any
 
 from dreamgym.engines.server.config import Logprobs
 from dreamgym.engines.server.http_client import TryAgain
-from dreamgym.errors import ServerError
+from dreamgym.errors import ServerError, reason_of
 from dreamgym.types import Sampling
 from dreamgym.usage import Tokens
+
+LARGEST_ID = 2**31  # beyond every vocabulary: a model may have more rows than its tokenizer has tokens
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def answer(self, body: Any) -> Raw:
-        """The fields of an answer; KeyError, IndexError or TypeError where it does not have them."""
+        """The fields of an answer; KeyError, IndexError, TypeError or AttributeError where it does not have them."""
 
     def read(self, body: Any, prompt: Sequence[int], sampling: Sampling, *, training: bool) -> tuple[Sampled, Tokens]:
         """The answer, checked against what was asked. ServerError for one without ids, and when `training` for one with a log-probability
@@ -68,11 +70,13 @@ class Dialect(ABC):
         """
         try:
             raw = self.answer(body)
-            raw = replace(raw, ids=[int(token) for token in raw.ids], logprobs=[_number(score) for score in raw.logprobs])
-        except (KeyError, IndexError, TypeError, ValueError) as error:
+            stopped_by = None if raw.stopped_by is None else _token_id(raw.stopped_by)
+            scores = [_number(score) for score in raw.logprobs]
+            raw = replace(raw, ids=[_token_id(token) for token in raw.ids], logprobs=scores, stopped_by=stopped_by)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise ServerError(
-                f"The server's answer has no sampled token ids with log-probabilities (missing: {error}). Expected those of a {self.name} "
-                "server. Check the option dialect and the server's version; one that returns text only is dialect='chat'."
+                f"The server's answer has no sampled token ids with log-probabilities ({reason_of(error)}). Expected those of a "
+                f"{self.name} server. Check the option dialect and the server's version; one that returns text only is dialect='chat'."
             ) from error
         if raw.why == "abort":
             raise TryAgain("the server aborted the request", status=200)
@@ -100,10 +104,17 @@ def cards_of(body: Any, url: str) -> list[dict[str, Any]]:
     return found
 
 
+def _token_id(token: Any) -> int:
+    """A token id as it came; ValueError for what cannot be one."""
+    if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < LARGEST_ID:
+        raise ValueError(f"{token!r:.40} is no token id")
+    return token
+
+
 def _number(score: Any) -> float | None:
-    """A log-probability as a float; None for what is none, nan included."""
+    """A log-probability as a float; None for what is none: nan, and minus infinity, since no token of probability 0 is sampled."""
     value = math.nan if score is None else float(score)
-    return None if math.isnan(value) else value
+    return value if value > -math.inf else None
 
 
 def cut(raw: Raw, sampling: Sampling, *, training: bool) -> Sampled:
@@ -250,7 +261,7 @@ class SGLang(Dialect):
         pairs, reason = meta["output_token_logprobs"], meta["finish_reason"]
         matched = reason.get("matched")
         return Raw(
-            [int(pair[1]) for pair in pairs],
+            [pair[1] for pair in pairs],
             [pair[0] for pair in pairs],
             reason["type"],
             meta.get("prompt_tokens"),
