@@ -105,11 +105,12 @@ class TokenRequired:
     """An ASGI application that answers only to those who send `Authorization: Bearer TOKEN`."""
 
     def __init__(self, app: Any, token: str) -> None:
-        self.app, self.expected = app, f"Bearer {token}".encode()
+        self.app, self.expected = app, token.encode()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         headers = dict(scope.get("headers") or ())
-        if scope["type"] == "lifespan" or hmac.compare_digest(headers.get(b"authorization", b""), self.expected):
+        kind, _, sent = headers.get(b"authorization", b"").partition(b" ")
+        if scope["type"] == "lifespan" or (kind.lower() == b"bearer" and hmac.compare_digest(sent.strip(), self.expected)):
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})

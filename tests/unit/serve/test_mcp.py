@@ -156,7 +156,10 @@ def test_without_the_token_there_is_no_answer():
         await TokenRequired(app, "secret")({"type": "http", "headers": [(b"authorization", header)]}, None, send)
         return sent
 
-    assert asyncio.run(asked(b"Bearer secret")) == ["let in"] and asyncio.run(asked(b"Bearer secre"))[0] == 401
+    for header in (b"Bearer secret", b"bearer  secret"):
+        assert asyncio.run(asked(header)) == ["let in"]
+    for header in (b"Bearer secre", b"Basic secret", b"secret", b""):
+        assert asyncio.run(asked(header))[0] == 401
 
 
 STDIO = """
