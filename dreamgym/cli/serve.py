@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -28,16 +29,22 @@ def serve(
     from dreamgym import plugins
     from dreamgym.errors import UsageError
     from dreamgym.runs.rundir import RunDir
-    from dreamgym.serve import check_address
+    from dreamgym.serve import address_of, bound, check_address
 
     plugins.require("serve", protocol)
     if protocol != "mcp" and not port:
         raise UsageError(f"'{protocol:.64}' is served over HTTP: give --port.")
-    token = os.environ.get(token_env, "") if token_env else ""
+    token = os.environ.get(token_env, "").strip() if token_env else ""  # a file that holds a secret ends in a newline
     if token_env and not token:
         raise UsageError(f"The environment variable '{token_env:.64}' is not set. It must hold the secret which clients send.")
+    if not (token.isascii() and token.isprintable()):
+        raise UsageError(
+            f"The secret in '{token_env:.64}' holds a character that no HTTP header takes, such as a line break or a letter with an "
+            "accent. Copy it again."
+        )
     check_address(host, token)
     RunDir.view(run)
+    sockets = bound(host, port) if port else []  # before the model is loaded
     from dreamgym.recipes.serve import application, open_dream
     from dreamgym.serve.sessions import LARGEST_BODY, Limits
 
@@ -50,5 +57,12 @@ def serve(
         import uvicorn
 
         app = application(protocol, dream, host=host, idle_s=idle, token=token)
-        print(f"serving a simulation of '{run}' at http://{host}:{port}{'/mcp' if protocol == 'mcp' else ''}", file=sys.stderr)
-        uvicorn.run(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=DRAIN_S, ws_max_size=LARGEST_BODY)
+        server = uvicorn.Server(
+            uvicorn.Config(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=DRAIN_S, ws_max_size=LARGEST_BODY)
+        )
+        path = "/mcp" if protocol == "mcp" else ""
+        print(f"serving a simulation of '{run}' at http://{address_of(host, port)}{path}", file=sys.stderr, flush=True)
+        with suppress(KeyboardInterrupt):
+            server.run(sockets=sockets)
+        if not server.started:
+            raise typer.Exit(1)

@@ -5,7 +5,9 @@ make(sessions, *, host, idle_s) -> an ASGI application
 
 from __future__ import annotations
 
+import errno
 import ipaddress
+import socket
 
 from dreamgym.errors import UsageError
 
@@ -18,3 +20,43 @@ def check_address(host: str, token: str) -> None:
         local = host == "localhost"
     if not local and not token:
         raise UsageError(f"'{host}' can be reached from other machines. Name an environment variable with a secret: --token-env NAME.")
+
+
+def bound(host: str, port: int) -> list[socket.socket]:
+    """Sockets bound to the addresses of a host, which nobody can connect to before a server listens. UsageError for a port in use and an
+    address that is not this machine's."""
+    sockets, failed = list[socket.socket](), OSError("it has no address")
+    try:
+        for version, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE):
+            try:
+                one = socket.socket(version, kind, protocol)
+            except OSError as error:  # a machine may lack IPv6, of which localhost has an address too
+                failed = error
+                continue
+            sockets.append(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if version == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # IPv4 has a socket of its own
+            try:
+                one.bind(address)
+            except OSError as error:
+                if error.errno != errno.EADDRNOTAVAIL:
+                    raise
+                failed = error
+                sockets.pop().close()
+        if not sockets:
+            raise failed
+    except (OSError, UnicodeError) as error:
+        for one in sockets:
+            one.close()
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(
+            f"{address_of(host, port)} cannot be listened at ({reason}). Give another --port, or a --host that is an address of "
+            "this machine."
+        ) from error
+    return sockets
+
+
+def address_of(host: str, port: int) -> str:
+    """`host:port` as in a URL: an IPv6 address is in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
