@@ -206,8 +206,12 @@ class Client:
 
     def _excerpt(self, response: httpx.Response) -> str:
         """The beginning of what the server said. Some hosts repeat a wrong key in their answer."""
-        text = " ".join(_text(response).split())
-        return (text.replace(self._key, "***") if self._key else text)[:SHOWN] or "(an empty body)"
+        return self._shown(_text(response)) or "(an empty body)"
+
+    def _shown(self, message: str) -> str:
+        """The beginning of a text of the server on one line, without the key."""
+        text = " ".join(message.split())
+        return (text.replace(self._key, "***") if self._key else text)[:SHOWN]
 
     def _refused(self, method: str, url: str, response: httpx.Response) -> ServerError:
         """An answer that another try would not change."""
@@ -216,6 +220,10 @@ class Client:
         if status in (401, 403):
             state = "one was sent, and it was not accepted" if self._key else f"none was sent: {env} is not set"
             return ServerError(f"{refusal} Expected a valid key in the option api_key or the variable {env}; {state}.", status=status)
+        if 300 <= status < 400:
+            location = self._shown(response.headers.get("location", ""))
+            hint = f"It sends requests on to {location}: set base_url to the server there." if location else "Set base_url to the server."
+            return ServerError(f"{refusal} {hint} Requests are not sent on, since they carry the key.", status=status)
         if status == 404:
             return ServerError(f"{refusal} Check base_url, the model's name, and that this server offers the path.", status=status)
         return ServerError(f"{refusal} The same request would be refused again: correct its options.", status=status)

@@ -119,6 +119,16 @@ def test_a_refusal_is_not_asked_again(make: Any, server: FaultServer, status: in
     assert engine.usage.attempts == 1 and engine.usage.failures == 1
 
 
+def test_a_server_that_sends_requests_on_names_the_address_for_base_url(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    headers = {"Location": "https://other:8000/v1/completions"}
+    monkeypatch.setattr(Handler, "do_POST", lambda handler: handler.raw(b"", 307, headers))
+    with pytest.raises(ServerError, match="refused with status 307.* on to https://other:8000/v1/completions: set base_url"):
+        make().generate([ASK])
+    headers.clear()
+    with pytest.raises(ServerError, match="refused with status 307.*Set base_url"):
+        make().generate([ASK])
+
+
 def test_a_wrong_key_names_the_variable_and_hides_the_key(make: Any, server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("POLICY_KEY", raising=False)
     server.faults.extend([("status", 401), ("status", 403)])
