@@ -46,7 +46,13 @@ class McpTools:
         self.names: frozenset[str] = frozenset()
         self._keeper: asyncio.Task[None] | None = None  # has the session, open or not
         self._refusal = ""  # the last status of a server over HTTP that refused a message
-        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.close()  # its sockets, which else stay open until the garbage is collected
 
     def begin(self, task: Task) -> None:
         reset = self.config.reset_tool

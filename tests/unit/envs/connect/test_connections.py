@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -479,6 +480,20 @@ def test_options_are_headers_for_an_mcp_server_at_a_url_and_its_refusal_is_told(
         with pytest.raises(ConfigError, match="the options are HTTP headers") as refused:
             pool(f"mcp:{url}", options=wrong, score=f"{HERE}:scored")
         assert "Bearer" not in str(refused.value)
+
+
+def test_a_connection_that_was_dropped_leaves_no_event_loop_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mcp")
+    loops: list[asyncio.AbstractEventLoop] = []
+    made = asyncio.new_event_loop
+    monkeypatch.setattr(asyncio, "new_event_loop", lambda: loops.append(made()) or loops[-1])  # type: ignore[func-returns-value]
+    env = pool("mcp:/no/such/program", score=f"{HERE}:scored", retries=2, timeout_s=10)
+    env.start([TASK], seed=0)
+    assert "No session" in (act(env, "look()")[0].info.error or "") and len(loops) == 3
+    deadline = time.monotonic() + 30
+    while not all(loop.is_closed() for loop in loops) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert all(loop.is_closed() for loop in loops)
 
 
 def children(command: str) -> list[str]:
