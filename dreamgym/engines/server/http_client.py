@@ -27,6 +27,8 @@ T = TypeVar("T")
 TRANSIENT = frozenset({408, 409, 429}) | frozenset(range(500, 600)) - {501, 505}
 PATIENCE = 5.0  # seconds for what is under way to take note that it was cancelled
 LONG_WAIT = 60.0  # seconds; a longer wait is logged
+LARGEST_ANSWER = 64 << 20  # bytes
+KEPT_HEADERS = ("location", "retry-after")  # what is read of a response
 SHOWN = 300  # characters of a server's own words in an error
 
 
@@ -175,8 +177,8 @@ class Client:
 
     async def _send(self, method: str, url: str, payload: Any, timeout_s: float) -> httpx.Response:
         try:
-            async with asyncio.timeout(timeout_s):
-                response = await self._http.request(method, url, json=payload)
+            async with asyncio.timeout(timeout_s), self._http.stream(method, url, json=payload) as streamed:
+                response = await _whole(streamed)
         except TimeoutError as error:
             raise TryAgain(f"no whole answer within timeout_s={timeout_s:g} seconds") from error
         except httpx.ConnectError as error:
@@ -274,6 +276,18 @@ def _shut(loop: asyncio.AbstractEventLoop, thread: threading.Thread, http: httpx
     thread.join(timeout=PATIENCE)
     if thread.is_alive():
         log.warning("A request under way did not end within %g seconds of being cancelled; its connection stays open.", PATIENCE)
+
+
+async def _whole(streamed: httpx.Response) -> httpx.Response:
+    """A response with its body, uncompressed. ServerError for one that is too long to be an answer."""
+    body = bytearray()
+    async for part in streamed.aiter_bytes():
+        body += part
+        if len(body) > LARGEST_ANSWER:
+            problem = f"{streamed.request.method} {streamed.url} was answered with more than {LARGEST_ANSWER >> 20} MiB."
+            raise ServerError(f"{problem} Check base_url: is it a model server?", status=streamed.status_code)
+    headers = {name: value for name, value in streamed.headers.items() if name in KEPT_HEADERS}
+    return httpx.Response(streamed.status_code, headers=headers, content=bytes(body))
 
 
 def _text(response: httpx.Response) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import gzip
 import math
 import random
 import threading
@@ -15,6 +16,7 @@ import pytest
 from fault_server import FaultServer, Handler, next_tokens
 
 from dreamgym import plugins
+from dreamgym.engines.server import http_client
 from dreamgym.engines.server.engine import ServerEngine
 from dreamgym.engines.server.rate_limit import Clock, RateLimiter, backoff, retry_after
 from dreamgym.errors import ConfigError, ServerError, UsageError
@@ -198,6 +200,16 @@ def test_an_answer_in_no_charset_that_is_known_is_read_as_utf_8(make: Any, monke
 
     monkeypatch.setattr(Handler, "do_POST", do_POST)
     with pytest.raises(ServerError, match="refused with status 400: broken"):
+        make().generate([ASK])
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_an_answer_without_end_is_given_up_and_not_kept(make: Any, monkeypatch: pytest.MonkeyPatch, compressed: bool) -> None:
+    monkeypatch.setattr(http_client, "LARGEST_ANSWER", 3 << 20)
+    body = b" " * (4 << 20)
+    headers = {"Content-Encoding": "gzip"} if compressed else {}
+    monkeypatch.setattr(Handler, "do_POST", lambda handler: handler.raw(gzip.compress(body) if compressed else body, headers=headers))
+    with pytest.raises(ServerError, match="/tokenize was answered with more than 3 MiB"):
         make().generate([ASK])
 
 
