@@ -10,7 +10,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -20,13 +20,13 @@ from safetensors.numpy import load_file, save_file
 
 from dreamgym.envs.base import TextRules
 from dreamgym.errors import RunDirError, UsageError, counted
-from dreamgym.experience.learned_verifier.calibration import Calibration, CalibrationConfig, Negatives, calibrate, least_negatives
+from dreamgym.experience.learned_verifier.calibration import KEPT, Calibration, CalibrationConfig, Negatives, calibrate, least_negatives
 from dreamgym.experience.learned_verifier.cases import ended, logged, made_up
 from dreamgym.experience.learned_verifier.features import Reader, SparseRows, rows_of
 from dreamgym.experience.learned_verifier.head import LabelledClaim, OutcomeHead, fit
 from dreamgym.experience.learned_verifier.support import KnownLines
 from dreamgym.runs import atomic_directory
-from dreamgym.statistics import conformal_limit, inclusion_probabilities
+from dreamgym.statistics import Rate, conformal_limit, inclusion_probabilities, wilson
 from dreamgym.types import Trajectory, Transition, Verdict
 
 MEMBERS = 5
@@ -57,7 +57,9 @@ class LearnedVerifier:
     calibration: Calibration
     known: KnownLines
     most_novel: int | None
-    """A claim with more lines that no log has is masked; None: none is, because the logs hold too few successes to say."""
+    """A claim with more lines that no log of another task has is masked; None: none is, because the logs hold too few successes to say."""
+    kept: Rate
+    """Of the logged successes, each scored by the member that left its fold out (whole policies, tasks or episodes), those that pass."""
     messages: tuple[str, ...] = ()
     """What the logs could not give, and what that means."""
     read: Reader = rows_of
@@ -78,22 +80,13 @@ class LearnedVerifier:
 
     def verdicts(self, claims: Sequence[tuple[str, Sequence[Transition]]], scores: np.ndarray) -> list[Verdict]:
         """The verdicts on claims whose scores are known."""
-        novel = [self.known.novel(steps) for _, steps in claims]
-        return [self._verdict(float(score), lines) for score, lines in zip(scores.mean(0), novel, strict=True)]
-
-    def _verdict(self, score: float, novel: int) -> Verdict:
-        calibration = self.calibration
-        if self.most_novel is not None and novel > self.most_novel and score >= calibration.zero_below:
-            return Verdict("masked", (f"{novel} lines of its states are in no log",))
-        if score > calibration.accept_above:
-            return Verdict("passed", (f"score {score:.2f} above {calibration.accept_above:.2f}",))
-        if score < calibration.zero_below:
-            return Verdict("refused", (f"score {score:.2f} below {calibration.zero_below:.2f}",))
-        return Verdict("masked", (f"score {score:.2f} between {calibration.zero_below:.2f} and {calibration.accept_above:.2f}",))
+        novel = [self.known.novel(steps, instruction) for instruction, steps in claims]
+        limits = self.calibration, self.most_novel
+        return [_verdict(float(score), lines, *limits) for score, lines in zip(scores.mean(0), novel, strict=True)]
 
     def scores(self, claims: Sequence[tuple[str, Sequence[Transition]]]) -> np.ndarray:
         """float64 [members, claims] of (instruction, steps to the claimed end): log-odds of a success."""
-        cases = [LabelledClaim(instruction, tuple(steps), 0.5, novel=self.known.novel(steps)) for instruction, steps in claims]
+        cases = [LabelledClaim(instruction, tuple(steps), 0.5, novel=self.known.novel(steps, instruction)) for instruction, steps in claims]
         return self.head.logits(self.read(cases))
 
     def save(self, path: Path) -> None:
@@ -102,7 +95,12 @@ class LearnedVerifier:
         def write(fresh: Path) -> None:
             self.head.save(fresh)
             save_file(self.known.arrays(), fresh / SUPPORT)
-            fields = {**self.calibration.to_json(), "most_novel": self.most_novel, "messages": list(self.messages)}
+            fields = {
+                **self.calibration.to_json(),
+                "most_novel": self.most_novel,
+                "kept": asdict(self.kept),
+                "messages": list(self.messages),
+            }
             (fresh / FILE).write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
 
         atomic_directory.replace(path, write)
@@ -113,14 +111,14 @@ class LearnedVerifier:
         path = atomic_directory.restore_interrupted(path)
         try:
             fields: dict[str, Any] = json.loads((path / FILE).read_text(encoding="utf-8"))
-            messages, most = tuple(fields.pop("messages")), fields.pop("most_novel")
+            messages, most, kept = tuple(fields.pop("messages")), fields.pop("most_novel"), Rate(**fields.pop("kept"))
             calibration = Calibration.from_json(fields)
             known_lines = KnownLines.of_arrays(load_file(path / SUPPORT))
         except Exception as error:  # a boundary: json and safetensors raise their own kinds
             raise RunDirError(
                 f"Cannot read the verifier in '{path}': {error}. Restore {FILE} and {SUPPORT}, or make the run anew."
             ) from error
-        return cls(OutcomeHead.load(path), calibration, known_lines, most, messages, read)
+        return cls(OutcomeHead.load(path), calibration, known_lines, most, kept, messages, read)
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,7 @@ class PreparedLogs:
     features: SparseRows
     known: KnownLines
     novel: Sequence[int]
-    """The number of lines of every logged success that no other episode has."""
+    """The number of lines of every logged success that no episode of another task has; with few tasks, no other episode."""
     negatives: Negatives
     messages: tuple[str, ...]
     read: Reader
@@ -159,8 +157,9 @@ def prepare(logs: Sequence[Trajectory], rules: TextRules, *, seed: int, read: Re
             f"A learned verifier needs claims that are false, and the {len(episodes)} logged episodes with an outcome are successes of one "
             "instruction and one step, from which none can be made up. Log failures or other tasks too, or set no verifier."
         )
-    known_lines = KnownLines.of_logs(logs)
-    cases = [replace(case, fold=folds[name], novel=known_lines.novel(case.steps, is_logged=True)) for name, case in named]
+    tasks = _tasks(logs)
+    known_lines = KnownLines.of_logs((tasks[t.id], t.transitions) for t in logs)
+    cases = [replace(case, fold=folds[name], novel=known_lines.novel(case.steps, tasks[name])) for name, case in named]
     novel = [case.novel for case, t in zip(cases, episodes, strict=False) if t.success]
     return PreparedLogs(episodes, cases, read(cases), known_lines, novel, negatives, tuple(messages), read)
 
@@ -186,7 +185,7 @@ def fit_verifier(
             p.episode.transitions,
             float(p.real_success),
             PROBE_WEIGHT,
-            logs.known.novel(p.episode.transitions),
+            logs.known.novel(p.episode.transitions, p.episode.task.instruction),
             _fold(p.episode.task.id),  # probes of a task tend to be alike
         )
         for p in judged
@@ -218,7 +217,31 @@ def fit_verifier(
         )
         constructed = made_scores[~np.isnan(made_scores)]
         calibration = calibrate(np.concatenate([log_false, judged_false, constructed]), log_true, config, of="constructed")
-    return LearnedVerifier(head, calibration, logs.known, conformal_limit(logs.novel, config.support_level), messages, logs.read)
+    most_novel = conformal_limit(logs.novel, config.support_level)
+    kept = _kept(log_scores[[t.success for t in logs.episodes]], logs.novel, calibration, most_novel)
+    if kept.n and kept.value < KEPT:
+        messages = (
+            *messages,
+            f"The verifier accepts {kept.value:.0%} of {counted(kept.n, 'logged success', 'logged successes')} that the scoring member "
+            "had not seen: of real successes on new tasks it may pay for as few.",
+        )
+    return LearnedVerifier(head, calibration, logs.known, most_novel, kept, messages, logs.read)
+
+
+def _verdict(score: float, novel: int, calibration: Calibration, most_novel: int | None) -> Verdict:
+    if most_novel is not None and novel > most_novel and score >= calibration.zero_below:
+        return Verdict("masked", (f"{novel} lines of its states are in no log of another task",))
+    if score > calibration.accept_above:
+        return Verdict("passed", (f"score {score:.2f} above {calibration.accept_above:.2f}",))
+    if score < calibration.zero_below:
+        return Verdict("refused", (f"score {score:.2f} below {calibration.zero_below:.2f}",))
+    return Verdict("masked", (f"score {score:.2f} between {calibration.zero_below:.2f} and {calibration.accept_above:.2f}",))
+
+
+def _kept(scores: np.ndarray, novel: Sequence[int], calibration: Calibration, most_novel: int | None) -> Rate:
+    """The share that passes of the logged successes with these scores and lines; of those without a score nothing is known."""
+    known = [(float(score), lines) for score, lines in zip(scores, novel, strict=True) if not np.isnan(score)]
+    return wilson(sum(_verdict(score, lines, calibration, most_novel).kind == "passed" for score, lines in known), len(known))
 
 
 def _of_claims(probes: Sequence[Probe], scores: np.ndarray, log_true: np.ndarray, config: CalibrationConfig) -> Calibration | None:
@@ -259,6 +282,13 @@ def _folds(episodes: Sequence[Trajectory], messages: list[str]) -> tuple[dict[st
     )
     few = len({t.task.id for t in episodes}) < 2 * MEMBERS
     return {t.id: _fold(t.id if few else t.task.id) for t in episodes}, "episodes"
+
+
+def _tasks(logs: Sequence[Trajectory]) -> dict[str, str]:
+    """The task of every episode, by which `KnownLines` counts: its instruction, which is what a claim has; its id where there are too few
+    tasks to say how much of a new one is new."""
+    few = len({t.task.instruction for t in logs}) < 2 * MEMBERS
+    return {t.id: t.id if few else t.task.instruction for t in logs}
 
 
 def _is_enough(some: Sequence[Trajectory], episodes: Sequence[Trajectory]) -> bool:

@@ -6,6 +6,7 @@ verifier = {name = "learned", alpha = 0.05, probes = {episodes = 32, max_real_st
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -77,7 +78,8 @@ def fit(inputs: VerifierInputs, **settings: Any) -> dict[str, Any]:
     read = reader(verifier_config.features, verifier_config.backbone or inputs.backbone, inputs.cache)
     verifier = fit_verifier(prepared(inputs.cache, inputs.logs, inputs.rules, seed=inputs.seed, read=read), verifier_config, labels=labels)
     verifier.save(inputs.checkpoint)
-    return {**verifier.calibration.to_json(), "labels": len(labels), "messages": list(verifier.messages)}
+    record = {"kept": asdict(verifier.kept), "most_novel": verifier.most_novel, "labels": len(labels), "messages": list(verifier.messages)}
+    return verifier.calibration.to_json() | record
 
 
 def make(inputs: VerifierInputs, **settings: Any) -> LearnedVerifier:

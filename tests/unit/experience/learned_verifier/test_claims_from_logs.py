@@ -57,13 +57,13 @@ def test_states_that_the_model_wrote_and_lines_that_no_log_has_are_features_that
     assert len(of_novel) == len(of_log) + 2 and of_log.items() <= of_dream.items() & of_novel.items()
 
 
-def test_lines_are_known_from_other_episodes_than_their_own():
-    logs = [episode("a", ("look()", "one\ntwo")), episode("b", ("look()", "one\nthree"))]
+def test_lines_are_known_from_other_tasks_than_their_own_however_often_their_own_has_them():
+    logs = [("a", steps(("look()", "one\ntwo"))), ("a", steps(("look()", "one\ntwo"))), ("b", steps(("look()", "one\nthree")))]
     known = KnownLines.of_logs(logs)
-    assert [known.novel(t.transitions, is_logged=True) for t in logs] == [1, 1]
-    assert known.novel(steps(("look()", "one\nfour"))) == 1 and known.novel(logs[0].transitions) == 0
-    assert KnownLines.of_arrays(known.arrays()).episodes == known.episodes
-    turned = KnownLines(dict(reversed(known.episodes.items()))).arrays()
+    assert [known.novel(walk, task) for task, walk in logs] == [1, 1, 1]
+    assert known.novel(steps(("look()", "one\nfour")), "c") == 1 and known.novel(logs[0][1], "c") == 0
+    assert KnownLines.of_arrays(known.arrays()).owners == known.owners
+    turned = KnownLines(dict(reversed(known.owners.items()))).arrays()
     assert all((known.arrays()[name] == turned[name]).all() for name in turned), "the same logs give the same file"
 
 

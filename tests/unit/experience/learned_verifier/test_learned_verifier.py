@@ -86,6 +86,32 @@ def test_a_claim_that_shows_what_no_log_has_is_masked_however_well_it_reads(veri
     assert kinds(verifier, [replace(good, turns=(*good.turns[:-1], Turn(last)))]) == ["masked"]
 
 
+def task_episode(task: int, again: int, *, success: bool) -> Trajectory:
+    """One step of a task whose answer has three lines that only its own episodes have, and a line that decides."""
+    lines = [f"{part} of customer {task}" for part in ("name", "address", "order")]
+    answer = Observation("\n".join([*lines, "sent" if success else "lost"]))
+    step = Transition(Observation("ready"), "send()", answer, float(success), True)
+    return Trajectory(f"{task}/{again}", Task(f"t{task}", f"send parcel {task}", "toy"), "demo", (Turn(step),), success)
+
+
+def test_true_claims_of_a_new_task_are_in_support_where_every_logged_task_has_lines_of_its_own():
+    logs = [task_episode(task, again, success=again < 3) for task in range(40) for again in range(5)]
+    found = fit_verifier(prepare(logs, SHOP.rules, seed=0), CONFIG)
+    assert found.most_novel == 3 and found.kept.value > 0.9 and found.kept.n == 120
+    new = [task_episode(task, 0, success=True) for task in range(100, 120)]
+    assert set(kinds(found, new)) == {"passed"}
+    strange = replace(new[0].transitions[0], next_state=Observation("\n".join([new[0].transitions[0].next_state.text, "a", "b"])))
+    assert kinds(found, [replace(new[0], turns=(Turn(strange),))]) == ["masked"]
+
+
+def test_a_verifier_that_accepts_few_logged_successes_of_left_out_tasks_says_so():
+    rng = random.Random(0)
+    logs = [task_episode(task, again, success=rng.random() < 0.5) for task in range(40) for again in range(5)]
+    blind = [replace(t, turns=(Turn(replace(t.transitions[0], next_state=Observation("sent"))),)) for t in logs]  # the text decides nothing
+    found = fit_verifier(prepare(blind, SHOP.rules, seed=0), CONFIG)
+    assert found.kept.value < 0.5 and any("of real successes on new tasks it may pay for as few" in message for message in found.messages)
+
+
 def test_enough_refuted_probes_certify_and_their_own_verdicts_are_out_of_sample(verifier: LearnedVerifier):
     probes = [Probe(t, t.success, 1.0) for t in CLAIMS]
     refuted = sum(not p.real_success for p in probes)
