@@ -9,11 +9,12 @@ import typer
 
 from dreamgym.cli._show import AUDIT, KINDS, Json, Run, rate, show_audit, show_decided, table
 from dreamgym.evals.gap import gap_phase, gap_sentence
+from dreamgym.evals.held_out import unpaid
 from dreamgym.evals.recorded_actions import sentence
 
 HELD_OUT = (
     "state_exact_valid", "state_exact_generated", "state_exact_knowable", "state_exact_invalid", "state_exact_invalid_logged", "element_f1",
-    "false_success",     "false_failure", "accepted_false", "false_end", "unknown_elements",
+    "false_success",     "false_failure", "false_failure_at_most", "masked_share", "accepted_false", "false_end", "unknown_elements",
 )  # fmt: skip
 
 
@@ -144,6 +145,8 @@ def show_held_out(found: dict[str, Any]) -> None:
     for group in ("by_action", "by_miss"):
         rows += [[f"  {kind}", *(rate(side[group][kind]) for side in sides)] for kind in sides[0][group]]
     table(title.format(**found["held_out"]), columns, rows)
+    if warning := unpaid(found):
+        print(f"warning: {warning}")
     show_decided(found["held_out"]["with_guard"]["decided_by"])
     show_agreement({title: side for title, side in zip(columns[1:], sides, strict=True) if "agreement" in side})
 

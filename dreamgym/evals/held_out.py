@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dreamgym.errors import counted
 from dreamgym.statistics import Rate
 
 ADVICE = (
@@ -34,6 +35,24 @@ def warning(measured: Mapping[str, Any]) -> str:
     return (
         f"The control without a model is ahead of the experience model with {figures}. The interval of the difference includes 0, so "
         f"that either may be better: that the model adds anything is not established. {ADVICE}"
+    )
+
+
+def unpaid(measured: Mapping[str, Any]) -> str:
+    """What it means that the guard takes the reward from most real successes; "" where it does not."""
+    sides = measured.get("held_out") or {}
+    guarded, bare = (((sides.get(kind) or {}).get("confusion") or {}).get("success") for kind in ("with_guard", "without_guard"))
+    if not guarded or not bare:
+        return ""
+    n, masked = sum(guarded.values()), guarded["left out"]
+    taken, lost = bare["success"] - guarded["success"], n - guarded["success"]
+    if 2 * lost <= n or 2 * taken <= n:
+        return ""
+    return (
+        f"Of {counted(n, 'real success', 'real successes')} in held-out episodes the dream pays for {guarded['success']}: {masked} are "
+        f"masked and {lost - masked} are called no success. Without the guard it pays for {bare['success']}. RL in this dream learns "
+        "little from what is right on new tasks. The cause is the guard or the verifier (experience.verifier); with a learned one, record "
+        "more successes and failures on more tasks."
     )
 
 

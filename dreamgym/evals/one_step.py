@@ -65,7 +65,9 @@ class HeldOut:
     state_exact_invalid_logged: Rate  # no-ops of the scripted policies
     element_f1: Interval  # mean over valid actions of the F1 of a page's parts
     false_success: Rate  # of real failures, the share called a success
-    false_failure: Rate  # of real successes, the share called a failure, or no end
+    false_failure: Rate  # of real successes, the share called a failure, or no end; of those that are not left out
+    false_failure_at_most: Rate  # of all real successes, the share not called a success
+    masked_share: Rate  # of the ends of real episodes, the share left out: masked, or not readable
     accepted_false: Rate  # of predicted successes, the share that are none
     false_end: Rate  # of steps after which reality went on, the share called an end
     reward_error: Interval  # mean |predicted reward - real reward|, of the answers that could be read
@@ -194,6 +196,8 @@ def measure(
         element_f1=_mean(scores),
         false_success=called("failure", "success"),
         false_failure=called("success", "failure", "goes on"),
+        false_failure_at_most=_rate([(q, predicted != "success") for q, end, predicted in ends if end == "success"]),
+        masked_share=_rate([(q, predicted == "left out") for q, end, predicted in ends if end in ("success", "failure")]),
         accepted_false=_rate([(q, end != "success") for q, end, predicted in ends if predicted == "success"]),
         false_end=called("goes on", "success", "failure"),
         reward_error=_mean(errors, max((1.0, *(error for _, error in errors)))),

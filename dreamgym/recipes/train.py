@@ -83,8 +83,9 @@ def run(
             summary["recall"] = off or recall.account(directory.data(names[0]).get("recall", ()))
             summary["recall"] += _memory_answers(directory, shared)
         if not shared.suite.has_env:  # honest findings of such a run, which no environment could have prevented
-            warnings = filter(None, [_without_gradient(directory, config), held_out.warning(summary.get("fidelity", {}))])
-            for warning in warnings:
+            predicted = summary.get("fidelity", {})
+            warnings = [_without_gradient(directory, config), held_out.warning(predicted), held_out.unpaid(predicted)]
+            for warning in filter(None, warnings):
                 summary.setdefault("warnings", []).append(warning)
                 say(f"warning: {warning}")
         if labels := labelled(path):

@@ -30,6 +30,8 @@ HELD_OUT = {
     "state_exact_knowable": "the same, of steps whose answer the history or the logs show",
     "false_success": "real failures called a success",
     "false_failure": "real successes called a failure",
+    "false_failure_at_most": "the same, if those left out count too",
+    "masked_share": "ends left out by the guard",
     "false_end": "steps that end in the dream and went on",
 }
 """Measures of held-out recorded steps, as the page names them."""

@@ -115,10 +115,10 @@ def status(run: Run) -> str:
 
 
 def warnings(run: Run) -> list[str]:
-    """What the run warns of at its end, and of a model that is behind the control on held-out recorded steps."""
+    """What the run warns of at its end, and of a dream that held-out recorded steps speak against."""
     texts = [str(text) for text in run.summary.get("warnings") or ()]
     with suppress(KeyError, TypeError, AttributeError):  # the page shows what there is
-        texts.append(held_out.warning(block(run.phases, "fidelity")))
+        texts += [warn(block(run.phases, "fidelity")) for warn in (held_out.warning, held_out.unpaid)]
     return [text for text in dict.fromkeys(texts) if text]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -174,6 +175,18 @@ def test_an_answer_that_cannot_be_read_is_never_right_though_it_leaves_the_state
     assert any(q.near_miss for q in asked) and found.unreadable == len(asked)
     assert found.state_exact_invalid.value == found.state_exact.value == found.element_f1.value == 0.0
     assert found.reward_error.n == 0, "what was not said has no error"
+
+
+def test_masked_successes_are_in_no_rate_but_the_share_left_out_and_false_failure_at_most():
+    ended = [q for q in questions_of(SHOP, 60) if q.truth.terminated and not q.near_miss]
+    wins = sum(q.truth.reward > 0 for q in ended)
+    true = [told(q, reward=q.truth.reward, terminated=True) for q in ended]
+    masked = [replace(one, info=replace(one.info, verdict=Verdict("masked"))) if one.reward else one for one in true]
+    found = measure(ended, masked, known=set())
+    assert 0 < wins < len(ended) and found.false_failure.n == 0
+    assert (found.false_failure_at_most.value, found.false_failure_at_most.n) == (1.0, wins)
+    assert found.masked_share == wilson(wins, len(ended))
+    assert measure(ended, true, known=set()).false_failure_at_most.value == 0.0
 
 
 def test_the_guard_answers_near_misses_and_refuses_what_the_page_does_not_show():
