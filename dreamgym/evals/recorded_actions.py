@@ -6,6 +6,8 @@ recorded successes fail teaches a policy to avoid what was right.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +17,8 @@ from dreamgym.errors import counted
 from dreamgym.protocols import BatchEnv
 from dreamgym.statistics import Rate, wilson
 from dreamgym.types import Trajectory, Transition
+
+REASONS = 3  # that a sentence names
 
 
 @dataclass(frozen=True)
@@ -31,20 +35,29 @@ class Repeated:
     """Episodes that the guard masked, or whose dream could not be read."""
     successes_left_out: int
     """Recorded successes among them."""
+    reasons: Mapping[str, int]
+    """Why they were left out, with the number of episodes; each number in a reason is written N, so that alike ones are one."""
 
 
 def sentence(found: Mapping[str, Any]) -> str:
     """A `Repeated` as plain values, for people."""
     kept, accepted = Rate(**found["kept"]), Rate(**found["accepted"])
+    left_out, lost = found["left_out"], found.get("successes_left_out", 0)
+    why = "; ".join(f"{reason} ({n})" for reason, n in list(found.get("reasons", {}).items())[:REASONS])
+    why = why or "the guard masked them, or their dreams could not be read"
     if not kept.n + accepted.n:
-        none = f"none of {counted(found['left_out'], 'episode')} could be dreamed to its end"
-        return f"Recorded actions taken again in the dream: {none}: the guard masked them, or their dreams could not be read."
-    successes, failures = counted(kept.n, "recorded success", "recorded successes"), counted(accepted.n, "recorded failure")
-    return (
+        none = f"none of {counted(left_out, 'episode')} could be dreamed to its end"
+        return f"Recorded actions taken again in the dream: {none}: {why}."
+    successes = counted(kept.n + lost, "recorded success", "recorded successes")
+    failures = counted(accepted.n + left_out - lost, "recorded failure")
+    text = (
         f"Recorded actions taken again in the dream: {round(kept.value * kept.n)} of {successes} succeed there too, and "
-        f"{round(accepted.value * accepted.n)} of {failures}; {counted(found['left_out'], 'episode was', 'episodes were')} left out"
-        + (f", {counted(n, 'success', 'successes')} among them." if (n := found.get("successes_left_out")) else ".")
+        f"{round(accepted.value * accepted.n)} of {failures}"
     )
+    if not left_out:
+        return f"{text}; 0 episodes were left out."
+    among = f"{counted(left_out, 'episode was', 'episodes were')} left out, {counted(lost, 'success', 'successes')} among them"
+    return f"{text}; {among}, and RL would not see them: {why}."
 
 
 def repeat(episodes: Sequence[Trajectory], dream: BatchEnv, rules: TextRules, *, seed: int) -> Repeated:
@@ -54,7 +67,7 @@ def repeat(episodes: Sequence[Trajectory], dream: BatchEnv, rules: TextRules, *,
     """
     known = [episode for episode in episodes if episode.scored and episode.turns]
     states = dream.start([episode.task for episode in known], seed=seed)
-    running, won, failed, same = list(range(len(known))), set[int](), set[int](), list[bool]()
+    running, won, failed, same = list(range(len(known))), set[int](), dict[int, str](), list[bool]()
     for i in range(max((len(episode.turns) for episode in known), default=0)):
         running = [slot for slot in running if i < len(known[slot].turns)]
         results = dream.step(running, [known[slot].transitions[i].action for slot in running])
@@ -64,7 +77,7 @@ def repeat(episodes: Sequence[Trajectory], dream: BatchEnv, rules: TextRules, *,
             dreamed = Transition(states[slot], recorded.action, result.observation, result.reward, result.terminated)
             states[slot] = result.observation
             if result.info.error is not None:
-                failed.add(slot)
+                failed[slot] = re.sub(r"-?\d+(?:\.\d+)?", "N", result.info.error)
             else:
                 same.append(rules.encode_delta(dreamed) == rules.encode_delta(recorded))
                 won |= {slot} if dreamed.succeeded else set()
@@ -74,4 +87,5 @@ def repeat(episodes: Sequence[Trajectory], dream: BatchEnv, rules: TextRules, *,
     successes = [slot in won for slot in counted if known[slot].success]
     failures = [slot in won for slot in counted if not known[slot].success]
     kept, accepted = wilson(sum(successes), len(successes)), wilson(sum(failures), len(failures))
-    return Repeated(kept, accepted, wilson(sum(same), len(same)), len(failed), sum(known[slot].success for slot in failed))
+    lost = sum(known[slot].success for slot in failed)
+    return Repeated(kept, accepted, wilson(sum(same), len(same)), len(failed), lost, dict(Counter(failed.values()).most_common()))

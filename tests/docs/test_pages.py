@@ -125,7 +125,7 @@ def test_every_key_of_fidelity_as_json_has_a_row_in_the_glossary_page_and_every_
         "held_out": dict.fromkeys(about) | beside_control,
         "held_out_no_model": kinds,
         "reason": "",
-        "repeated": asdict(Repeated(wilson(0, 0), wilson(0, 0), wilson(0, 0), 0, 0)),
+        "repeated": asdict(Repeated(wilson(0, 0), wilson(0, 0), wilson(0, 0), 0, 0, {})),
         "uncertified": {"dream": dict.fromkeys(("uncertified_dream_success", "masked", "failed_rollouts", "decided_by"))},
     }
     assert fidelity_keys(found) == fidelity_rows()

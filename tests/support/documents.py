@@ -75,7 +75,17 @@ def pages() -> list[Path]:
 
 FIDELITY = "Keys of `dreamgym fidelity --json`"
 """The heading of docs/metrics.md under which each of them has a row."""
-NAMES_BELOW = {"by_action": 1, "by_miss": 1, "confusion": 2, "states": 1, "rewards": 1, "exact": 1, "rewards_exact": 1, "uncertified": 1}
+NAMES_BELOW = {
+    "by_action": 1,
+    "by_miss": 1,
+    "confusion": 2,
+    "reasons": 1,
+    "states": 1,
+    "rewards": 1,
+    "exact": 1,
+    "rewards_exact": 1,
+    "uncertified": 1,
+}
 """Keys with names of actions, ends, policies and the like below them, and how many levels of these."""
 
 

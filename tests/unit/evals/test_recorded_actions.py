@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from dreamgym.envs import corridor
 from dreamgym.envs.env_pool import EnvPool
-from dreamgym.evals.recorded_actions import repeat
+from dreamgym.evals.recorded_actions import Repeated, repeat, sentence
 from dreamgym.logs.demonstrations import collect
+from dreamgym.statistics import wilson
 from dreamgym.types import StepInfo, StepResult
 
 SUITE = corridor.make(length=5)
@@ -24,10 +25,13 @@ class Stingy(EnvPool):
 
 
 class Masked(EnvPool):
-    """A corridor whose every step is left out."""
+    """A corridor whose every step is left out, some for another reason than the others."""
 
     def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[StepResult]:
-        return [replace(result, info=StepInfo(error="masked")) for result in super().step(slots, actions)]
+        return [
+            replace(result, info=StepInfo(error=f"masked: score -0.{slot} is low" if slot % 4 else "unreadable"))
+            for slot, result in zip(slots, super().step(slots, actions), strict=True)
+        ]
 
 
 def test_in_a_dream_as_true_as_the_real_environment_all_ends_as_recorded():
@@ -49,6 +53,16 @@ def test_episodes_that_are_left_out_are_counted_and_judged_by_nothing():
         found.left_out == len(EPISODES)
         and found.successes_left_out == WINS
         and found.kept.n == found.accepted.n == found.same_answers.n == 0
+    )
+    assert list(found.reasons.items()) == [("masked: score N is low", 45), ("unreadable", 15)]
+    assert sentence(asdict(found)).endswith(": masked: score N is low (45); unreadable (15).")
+
+
+def test_a_success_that_was_left_out_counts_in_the_number_of_those_that_could_succeed():
+    found = Repeated(wilson(48, 49), wilson(0, 32), wilson(9, 9), 16, 15, {"masked by the guard: score N": 16})
+    assert sentence(asdict(found)) == (
+        "Recorded actions taken again in the dream: 48 of 64 recorded successes succeed there too, and 0 of 33 recorded failures; 16 "
+        "episodes were left out, 15 successes among them, and RL would not see them: masked by the guard: score N (16)."
     )
 
 

@@ -93,7 +93,7 @@ def test_no_policy_is_trained_in_a_dream_in_which_recorded_successes_fail(
     config = build(RunConfig, {**SETTINGS, "logs": {"trajectories": 60}})
     with RunDir.open(tmp_path / "source", dump(config)) as run:
         prepare_logs(run, config)
-    few = Repeated(wilson(3, 30), wilson(0, 30), wilson(200, 300), left_out=0, successes_left_out=0)
+    few = Repeated(wilson(3, 30), wilson(0, 30), wilson(200, 300), left_out=0, successes_left_out=0, reasons={})
     monkeypatch.setattr(uncertified, "repeat", lambda *_, **__: few)
     logs, file = tmp_path / "source" / "episodes" / "logs.jsonl", tmp_path / "run.toml"
     shared = SHARED[SHARED.index("[logs]") :].replace("trajectories = 40\n", "")
@@ -113,7 +113,7 @@ def test_no_policy_is_trained_in_a_dream_in_which_recorded_successes_fail(
 )
 def test_successes_that_were_left_out_of_the_dream_did_not_succeed_there(kept: int, of: int, left_out: int, stops: bool, tmp_path: Path):
     with RunDir.open(tmp_path / "run", "seed = 0\n") as run:
-        run.mark("repeated", asdict(Repeated(wilson(kept, of), wilson(0, 9), wilson(1, 2), left_out + 3, left_out)))
+        run.mark("repeated", asdict(Repeated(wilson(kept, of), wilson(0, 9), wilson(1, 2), left_out + 3, left_out, {})))
         reason = uncertified.contradicts_its_logs(run)
     assert bool(reason) is stops and (not stops or f"of {of + left_out} recorded successes" in reason)
 
