@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from dreamgym.envs.base import EnvSuite
 from dreamgym.errors import InvariantError, counted
 from dreamgym.evals import held_out
 from dreamgym.experience import memory_answers, recall
-from dreamgym.recipes import context, inputs, plan, tables
+from dreamgym.recipes import context, inputs, masking, plan, tables
 from dreamgym.recipes.arms import RL_ARMS
 from dreamgym.recipes.config import TrainConfig
 from dreamgym.recipes.factory import start_workers, validation_phase
@@ -82,11 +82,9 @@ def run(
             off = ["recalled: nothing, because experience.recall = false"] if config.experience.settings.get("recall") is False else []
             summary["recall"] = off or recall.account(directory.data(names[0]).get("recall", ()))
             summary["recall"] += _memory_answers(directory, shared)
-        if not shared.suite.has_env:  # honest findings of such a run, which no environment could have prevented
-            predicted = summary.get("fidelity", {})
-            warnings = [_without_gradient(directory, config), held_out.warning(predicted), held_out.unpaid(predicted)]
-            for warning in filter(None, warnings):
-                summary.setdefault("warnings", []).append(warning)
+        if warnings := _warnings(directory, shared, config, names, summary.get("fidelity", {})):
+            summary["warnings"] = warnings
+            for warning in warnings:
                 say(f"warning: {warning}")
         if labels := labelled(path):
             summary["labelled"] = labels
@@ -94,6 +92,16 @@ def run(
         if shared.suite.has_env:
             _require_work(directory, config)
     return summary
+
+
+def _warnings(
+    directory: RunDir, shared: context.RunContext, config: TrainConfig, names: Sequence[str], predicted: Mapping[str, Any]
+) -> list[str]:
+    """What speaks against what a run learned: masked dreams of its RL phases `names`, and without an environment also what none could have
+    prevented, such as predictions of held-out steps (`predicted`)."""
+    texts = [] if shared.suite.has_env else [_without_gradient(directory, config), held_out.warning(predicted), held_out.unpaid(predicted)]
+    lines = directory.read_jsonl("metrics.jsonl")
+    return [text for text in (*texts, *(masking.warning(name, lines) for name in names)) if text]
 
 
 def _memory_answers(directory: RunDir, shared: context.RunContext) -> list[str]:
