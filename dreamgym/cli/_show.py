@@ -12,7 +12,7 @@ import typer
 from dreamgym.evals import held_out
 from dreamgym.evals.gap import gap_sentence
 from dreamgym.evals.recorded_actions import sentence
-from dreamgym.recipes import gains
+from dreamgym.recipes import early_stops, gains
 from dreamgym.recipes.arms import ARMS
 from dreamgym.recipes.tables import AUDITED_DREAMS, hours, intervals, percent
 
@@ -52,17 +52,28 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
 
 def _policy_rows(summary: dict[str, Any]) -> list[list[str]]:
     """A row for each policy that was measured: success and costs."""
-    entries = {name: summary.get(name) for name in ARMS}
-    entries |= {f"dream without {name}": entry for name, entry in summary.get("ablations", {}).items()}
     return [
-        [name, percent(entry, "greedy"), percent(entry, "sampled"), *(f"{entry[key]:,.0f}" for key in COSTS), hours(entry)]
-        for name, entry in entries.items()
+        [
+            name + early_stops.mark(entry),
+            percent(entry, "greedy"),
+            percent(entry, "sampled"),
+            *(f"{entry[key]:,.0f}" for key in COSTS),
+            hours(entry),
+        ]
+        for name, entry in _entries(summary).items()
         if entry
     ]
 
 
+def _entries(summary: dict[str, Any]) -> dict[str, Any]:
+    """What a summary says of each policy, by the name of its row; None for policies that the run does not have."""
+    entries = {name: summary.get(name) for name in ARMS}
+    return entries | {f"dream without {name}": entry for name, entry in summary.get("ablations", {}).items()}
+
+
 def _lines(summary: dict[str, Any]) -> Iterator[str]:
-    """What a summary says beside its tables: gains, what was skipped, what is known without an environment, recall, labels, warnings."""
+    """What a summary says beside its tables: early ends of RL, gains, skipped phases, measures without an environment, recall, warnings."""
+    yield from early_stops.lines(_entries(summary))
     yield from gains.lines(summary.get("gains") or {})
     for phase, reason in (summary.get("skipped") or {}).items():
         yield f"skipped: {phase}, because {reason}"

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from dreamgym.evals.attribution import shares
+from dreamgym.recipes import early_stops
 from dreamgym.recipes.ablations import ablated
 from dreamgym.recipes.arms import ARMS, Arm, ablation_arm
 from dreamgym.runs.rundir import PROCESS, RunDir
@@ -76,6 +77,7 @@ def entry(run: RunDir, policy: str, arm: Arm) -> dict[str, Any] | None:
         "seconds": sum(phase["seconds"] for phase in phases.values()),
         **({"verifier": _verifier(loops[-1]["verifier"])} if loops and "verifier" in loops[-1] else {}),
         **({"verifiers": evaluated["verifiers"]} if "verifiers" in evaluated else {}),
+        **(early_stops.fields(loops[-1].get("stop_reason", ""), arm.init_policy) if loops else {}),
         **({"gap": _gap(run.data(f"gap-{policy}"))} if run.done(f"gap-{policy}") else {}),
     }
 
@@ -117,6 +119,7 @@ def pool(by_seed: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
         "episodes": n,
         **{key: _mean([entry.get(key) for entry in entries]) for key in AVERAGED if key in entries[0]},
         "decided_by": _mean_shares([entry.get("decided_by") for entry in entries]),
+        **early_stops.pooled(entries),
         **({"verifiers": _pooled([entry["verifiers"] for entry in entries])} if all("verifiers" in entry for entry in entries) else {}),
         **({"gap": _by_seed([entry["gap"] for entry in entries])} if all("gap" in entry for entry in entries) else {}),
     }

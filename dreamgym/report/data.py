@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dreamgym.errors import DreamGymError
+from dreamgym.recipes import early_stops
 from dreamgym.recipes.ablations import ABLATIONS, ablated
 from dreamgym.recipes.arms import ARMS, Arm, ablation_arm, arm_of, base_arm
 from dreamgym.recipes.tables import AUDITED_DREAMS, entry
@@ -258,10 +259,12 @@ def _row(key: str, phase: str, arm: Arm, entry: Any, phases: Mapping[str, Mappin
     else:
         bounds = _bounds(entry.get("seed_ci95") or entry.get("ci95"))
         greedy = rate({"value": entry.get("real_success"), "n": entry.get("episodes")} | bounds)
+    init = f"the {ARMS[arm.init_policy].label.lower()}" if arm.init_policy in ARMS else arm.init_policy
+    kept = early_stops.kept_policy(str(block(phases, phase).get("stop_reason") or ""), init)
     return Row(
         key=key,
         label=arm.label,
-        meaning=arm.meaning,
+        meaning=f"{arm.meaning}; rolled back: {kept}" if kept else arm.meaning,
         greedy=greedy,
         sampled=rate({**block(entry, "sampled"), **_bounds(entry.get("seed_ci95_sampled"))}),
         per_seed=tuple(value for value in map(number, entry.get("per_seed") or ()) if value is not None),

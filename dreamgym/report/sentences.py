@@ -10,6 +10,7 @@ from dreamgym.evals import held_out
 from dreamgym.evals.gap import gap_phase, gap_sentence
 from dreamgym.experience.recall import CLASSES, SITUATIONS, why_unused
 from dreamgym.recipes.arms import ARMS, RL_ARMS, base_arm
+from dreamgym.recipes.early_stops import kept_policy
 from dreamgym.recipes.gains import lines
 from dreamgym.report.data import Audit, Fidelity, Row, Run, block, number
 from dreamgym.statistics import CLAIM_SEEDS, Rate, paired_difference, wilson
@@ -128,7 +129,9 @@ def headline(run: Run) -> str:
     before, after = rows.get("warm_start"), rows.get("dream")
     if before is None or after is None or before.greedy is None or after.greedy is None:
         return ""
-    text = (
+    stopped = kept_policy(reason := str(block(run.phases, "dream").get("stop_reason") or ""), "the warm start")
+    text = f"RL in the dream stopped early, {reason}: the row of the dream is that of {stopped}. " if stopped else ""
+    text += (
         f"After training in the dream, the policy succeeds on {_interval(after.greedy)} of held-out tasks in the real environment; "
         f"the warm start succeeds on {_interval(before.greedy)}. {_change(before, after)}"
     )

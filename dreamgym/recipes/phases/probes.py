@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from dreamgym.evals.gap import GapMeter
 from dreamgym.policy.agent import Agent
 from dreamgym.recipes.context import RunContext
+from dreamgym.recipes.early_stops import TO_GOOD, TO_START
 from dreamgym.recipes.phases import refresh
 from dreamgym.recipes.phases.collect import Environments, rollout_seed
 from dreamgym.recipes.plan import Loop
@@ -32,7 +33,7 @@ def roll_back(context: RunContext, model: Any, phase: str, init_policy: str) -> 
     """Give a model in training the weights of the last good policy of its phase, or of the policy it started from; says which, in words."""
     has_good = context.checkpoint(rollback_checkpoint(phase)).exists()
     restore(model, state_of(context.load_policy(rollback_checkpoint(phase) if has_good else init_policy)))
-    return f"rolled back to the {'last good policy' if has_good else 'policy it started from'}"
+    return TO_GOOD if has_good else TO_START
 
 
 class Probes(Protocol):
