@@ -70,7 +70,7 @@ def details(run: Run) -> list[Chart]:
     for key, title, y_label in (
         ("entropy", "Entropy of the policy", "nats per token"),
         ("grad_norm", "Gradient norm", "norm before clipping"),
-        ("length", "Episode length", "steps per episode"),
+        ("episode_length", "Episode length", "steps per episode"),
     ):
         found.append(lines(title, [_series(loop, key) for loop in loops], x_label="iteration", y_label=y_label))
     for loop in loops:

@@ -170,7 +170,7 @@ METRICS: dict[str, dict[str, Metric]] = {
         "success": Metric(
             "share", "training episodes that end with reward 1, where they were collected: dream or real", "falls, or jumps to 1"
         ),
-        "length": Metric("steps", "mean length of a training episode", "at the horizon: nothing ends"),
+        "episode_length": Metric("steps", "mean length of a training episode", "at the horizon: nothing ends"),
         "truncated": Metric("share", "episodes cut off at the horizon, or where they outgrow the policy's context", "near 1"),
         "failed_rollouts": Metric(
             "episodes", "episodes with a technical failure, or masked; counted, never trained on", "above 0 in the real environment"
@@ -194,8 +194,8 @@ METRICS: dict[str, dict[str, Metric]] = {
         "tokens": Metric("tokens", "sampled tokens trained on", "0"),
         "entropy": Metric("nats/token", "entropy of the policy on trained tokens", "near 0 early, or rising steadily"),
         "grad_norm": Metric("norm", "mean norm of the gradient before clipping", "0, or spikes"),
-        "clipped": Metric("share", "trained tokens whose ratio was clipped", "above 0.2: steps too large"),
-        "importance": Metric(
+        "clip_fraction": Metric("share", "trained tokens whose ratio was clipped", "above 0.2: steps too large"),
+        "importance_weight": Metric(
             "ratio",
             "mean truncated importance weight of a trained token: the learner's probability over the sampler's",
             "far from 1",
@@ -210,7 +210,7 @@ METRICS: dict[str, dict[str, Metric]] = {
             "estimate of the divergence from the reference policy, k3 by default",
             "grows steadily",
         ),
-        "mismatch": Metric(
+        "logprob_mismatch": Metric(
             "nats/token",
             "mean absolute difference of the sampler's and the learner's log-probabilities at the same weights",
             "above 0.05: precision, temperature or tokens differ",
@@ -240,8 +240,8 @@ METRICS: dict[str, dict[str, Metric]] = {
         "dream_prefix_hit_rate": Metric("share", "the same of the vLLM servers of the experience model", "below 0.5"),
         "dream_part_success": Metric("share", "success of the dreamed episodes of a mixed loop", "far above real_part_success"),
         "real_part_success": Metric("share", "success of the real episodes of a mixed loop", "constant while success rises"),
-        "steps": Metric("steps", "optimiser steps taken", "0"),
-        "version": Metric("number", "weights published so far", "constant"),
+        "optimiser_steps": Metric("steps", "optimiser steps taken", "0"),
+        "policy_version": Metric("number", "weights published so far", "constant"),
         "replay_added": Metric("transitions", "accepted transitions that were added to the replay buffer", "0 in a dream"),
         "synthetic_share": Metric("share", "rollouts on tasks that the experience model generated", "0 although lambda is above 0"),
         "out_of_support": Metric(

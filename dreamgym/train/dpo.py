@@ -91,7 +91,7 @@ def train(
             break
         fit.save_if_due()
     model.eval()
-    return {**fit.losses, "steps": float(fit.step), "seconds": fit.seconds}
+    return {**fit.losses, "optimiser_steps": float(fit.step), "seconds": fit.seconds}
 
 
 def dpo_loss(differences: torch.Tensor, *, beta: float) -> torch.Tensor:

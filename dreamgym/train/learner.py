@@ -83,7 +83,7 @@ class Learner:
             metrics |= self._optimise(sequences)
         self.updates += 1
         self.publish()
-        return metrics | {"version": float(self.version)}
+        return metrics | {"policy_version": float(self.version)}
 
     def publish(self) -> int:
         """Give the weights to the sampler; later completions carry the returned version."""
@@ -178,7 +178,7 @@ class Learner:
     def _optimise(self, sequences: list[TokenSequence]) -> dict[str, float]:
         rng = np.random.default_rng((self.seed, self.updates))
         sums: dict[str, float] = defaultdict(float)
-        measured = {"mismatch": self._recompute(sequences)} if self.config.old_logprobs == "learner" else {}
+        measured = {"logprob_mismatch": self._recompute(sequences)} if self.config.old_logprobs == "learner" else {}
         steps = 0
         trajectories = len({sequence.trajectory for sequence in sequences})
         parts = min(self.config.minibatches, max(1, trajectories // self.config.min_trajectories))
@@ -187,8 +187,8 @@ class Learner:
             for chosen in _split_trajectories(sequences, parts, rng):
                 sums["grad_norm"] += self._step(sequences, chosen, sums)
                 self.optimiser_steps += 1
-                if "mismatch" not in measured:  # by the first step, which is taken at the weights that sampled
-                    measured["mismatch"] = sums["logprob_gap"] / max(1.0, sums["trained"])
+                if "logprob_mismatch" not in measured:  # by the first step, which is taken at the weights that sampled
+                    measured["logprob_mismatch"] = sums["logprob_gap"] / max(1.0, sums["trained"])
                 steps += 1
         self._train_mode(False)
         per_token = max(1.0, sums.pop("trained"))
@@ -197,7 +197,7 @@ class Learner:
         if self.critic:
             measured["value_loss"] = sums.pop("value_loss") / max(1.0, sums.pop("decisions"))
         means = {name: value / per_token for name, value in sums.items()}
-        return means | {"grad_norm": grad_norm, "steps": float(steps)} | measured
+        return means | {"grad_norm": grad_norm, "optimiser_steps": float(steps)} | measured
 
     def _set_lr(self) -> float:
         """The share of the learning rate at which the next optimiser step is taken."""

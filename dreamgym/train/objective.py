@@ -129,7 +129,7 @@ def clipped_loss(inputs: LossInputs, config: ClippedConfig, *, log_ratio: torch.
     if config.dual_clip:
         objective = objective.maximum(config.dual_clip * advantages).where(advantages < 0, objective)
     loss, sums = regularised(objective, inputs, config)
-    return LossOutputs(loss, {"clipped": float(((ratio * advantages) > (clipped * advantages)).sum()), **sums})
+    return LossOutputs(loss, {"clip_fraction": float(((ratio * advantages) > (clipped * advantages)).sum()), **sums})
 
 
 def regularised(objective: torch.Tensor, inputs: LossInputs, config: ObjectiveConfig) -> LossOutputs:
@@ -139,7 +139,7 @@ def regularised(objective: torch.Tensor, inputs: LossInputs, config: ObjectiveCo
     if config.importance_cap and inputs.rollout_logprobs is not None:
         trust = importance(inputs.old_logprobs, inputs.rollout_logprobs, config.importance_cap)
         objective = objective * trust
-        sums["importance"] = float(trust.sum())
+        sums["importance_weight"] = float(trust.sum())
     loss = -(objective * inputs.token_weights).sum() / inputs.normaliser
     if inputs.ref_logprobs is not None and config.kl_coef:
         kl = kl_estimate(inputs.logprobs, inputs.ref_logprobs, config.kl)

@@ -86,7 +86,8 @@ class LearnerConfig(Config):
     old_logprobs: Literal["learner", "sampler"] = "learner"
     """The log-probs in the denominator of the ratio, since learner and sampler may round differently: the learner's own, computed by one
     more forward pass before the first step, or the sampler's. The local engine differs by a few thousandths of a nat: far inside a clip
-    such as GRPO's, and beyond GSPO's, for which it is refused. `mismatch` says by how much, without that pass from the first step."""
+    such as GRPO's, and beyond GSPO's, for which it is refused. `logprob_mismatch` says by how much, without that pass from the first
+    step."""
 
     def conflict(self, algorithm: Config) -> str:
         """Why the sampler's log-probs do not do for an algorithm of these settings; empty where they do."""

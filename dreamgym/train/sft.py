@@ -69,7 +69,7 @@ def train(
             break
         fit.save_if_due()  # after `on_step`, so that a step that was saved has been looked at
     model.eval()
-    return {**fit.losses, "steps": float(fit.step), "seconds": fit.seconds}
+    return {**fit.losses, "optimiser_steps": float(fit.step), "seconds": fit.seconds}
 
 
 def one_pass(lengths: Sequence[int], config: SFTConfig, *, seed: int, epoch: int) -> list[list[int]]:

@@ -154,7 +154,7 @@ def test_a_model_of_full_size_acts_and_its_adapters_learn(name: str) -> None:
     said = sampled(model, asked)
     before = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
     metrics = Learner(model, grpo.make(kl_coef=0.01), LearnerConfig(minibatches=1, lr=1e-3, micro_tokens=2048)).update([group(said)])
-    assert math.isfinite(metrics["grad_norm"]) and metrics["grad_norm"] > 0 and metrics["mismatch"] < 0.05
+    assert math.isfinite(metrics["grad_norm"]) and metrics["grad_norm"] > 0 and metrics["logprob_mismatch"] < 0.05
     losses: list[float] = []
     rows = prompts(*[512] * 4, vocabulary=128_000)
     config = SFTConfig(epochs=4.0, lr=1e-3, batch_tokens=2048, bf16=True)

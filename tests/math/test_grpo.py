@@ -176,7 +176,7 @@ def test_on_policy_the_gradient_is_minus_the_advantage_over_the_normaliser():
 def test_the_clip_stops_moves_that_went_far_enough_and_no_others(ratio: float, advantage: float, moves: bool):
     _, (gradient,), sums = loss([math.log(ratio)], [0.0], [advantage])
     assert gradient == pytest.approx(-ratio * advantage if moves else 0.0)
-    assert sums["clipped"] == float(not moves)
+    assert sums["clip_fraction"] == float(not moves)
 
 
 def test_the_loss_matches_a_slow_obvious_loop():
@@ -191,7 +191,7 @@ def test_the_loss_matches_a_slow_obvious_loop():
         clipped += rho * a > bounded * a
         kl += math.exp(r - lp) - 1 - (r - lp)
     value, _, sums = loss(logprobs, old, adv, z=40.0, ref=ref, kl_coef=0.1)
-    assert value == pytest.approx((total + 0.1 * kl) / 40) and sums["kl"] == pytest.approx(kl) and sums["clipped"] == clipped
+    assert value == pytest.approx((total + 0.1 * kl) / 40) and sums["kl"] == pytest.approx(kl) and sums["clip_fraction"] == clipped
 
 
 def test_k3_is_zero_at_the_reference_positive_elsewhere_and_pulls_back_to_it():
@@ -200,7 +200,7 @@ def test_k3_is_zero_at_the_reference_positive_elsewhere_and_pulls_back_to_it():
     below, (up,), _ = loss([-1.0], [-1.0], [0.0], ref=[-0.5], kl_coef=1.0)
     assert above == pytest.approx(math.exp(-1)) and below == pytest.approx(math.exp(0.5) - 1.5)
     assert down == pytest.approx(1 - math.exp(-1)) and up == pytest.approx(1 - math.exp(0.5))
-    assert loss([-1.0], [-1.0], [0.0], ref=[-9.0])[2].keys() == {"clipped", "approx_kl"}  # without a coefficient none is computed
+    assert loss([-1.0], [-1.0], [0.0], ref=[-9.0])[2].keys() == {"clip_fraction", "approx_kl"}  # without a coefficient none is computed
 
 
 def test_k3_estimates_the_kl_divergence():
@@ -273,7 +273,7 @@ def test_the_gradient_is_that_of_a_slow_obvious_loop():
     assert torch.allclose(found, gradients(model), atol=1e-6)
     assert metrics["tokens"] == z and metrics["sequences"] == 12 and metrics["groups_mixed"] == 3
     assert metrics["grad_norm"] == pytest.approx(found.norm().item(), rel=1e-4)
-    assert 0 < metrics["clipped"] < 1 and 0 < metrics["entropy"] <= math.log(20) + 1e-4
+    assert 0 < metrics["clip_fraction"] < 1 and 0 < metrics["entropy"] <= math.log(20) + 1e-4
 
 
 def test_groups_without_a_signal_and_failed_rollouts_do_not_dilute_the_others():
@@ -324,8 +324,8 @@ def test_at_half_precision_the_ratio_starts_at_one_against_the_learners_own_log_
     groups = random_groups(tiny(), shift=0.0)
     _, exact, plain = step(groups)
     _, rough, half = step(groups, bf16=True)
-    assert plain["mismatch"] < 1e-5 and 0.0 < half["mismatch"] < 0.05  # measured without that pass as well
-    assert half["approx_kl"] == pytest.approx(0.0, abs=1e-6) and half["clipped"] == 0.0
+    assert plain["logprob_mismatch"] < 1e-5 and 0.0 < half["logprob_mismatch"] < 0.05  # measured without that pass as well
+    assert half["approx_kl"] == pytest.approx(0.0, abs=1e-6) and half["clip_fraction"] == 0.0
     assert torch.nn.functional.cosine_similarity(exact, rough, dim=0) > 0.99
     # What the sampler reported plays no part then, so the same rollouts give the same step however far off it was.
     off = [[trajectory(e.total_reward, *(shifted(t.completion) for t in e.turns)) for e in group] for group in groups]
@@ -335,17 +335,17 @@ def test_at_half_precision_the_ratio_starts_at_one_against_the_learners_own_log_
 def test_in_float32_the_ratio_starts_at_one_too_since_the_sampler_may_compute_at_another_precision():
     off = [[trajectory(e.total_reward, *(shifted(t.completion) for t in e.turns)) for e in group] for group in random_groups(tiny())]
     metrics = step(off)[2]
-    assert metrics["mismatch"] > 0.1 and metrics["approx_kl"] == pytest.approx(0.0, abs=1e-6) and metrics["clipped"] == 0.0
+    assert metrics["logprob_mismatch"] > 0.1 and metrics["approx_kl"] == pytest.approx(0.0, abs=1e-6) and metrics["clip_fraction"] == 0.0
 
 
 def test_the_samplers_own_log_probabilities_save_a_pass_and_say_how_far_they_are_off():
     groups = random_groups(tiny(), shift=0.0)
     _, recomputed, half = step(groups, bf16=True)
     _, kept, plain = step(groups, bf16=True, old_logprobs="sampler")
-    assert plain["mismatch"] == pytest.approx(half["mismatch"], rel=0.05)
+    assert plain["logprob_mismatch"] == pytest.approx(half["logprob_mismatch"], rel=0.05)
     assert torch.nn.functional.cosine_similarity(kept, recomputed, dim=0) > 0.99
     off = [[trajectory(e.total_reward, *(shifted(t.completion) for t in e.turns)) for e in group] for group in groups]
-    assert step(off, bf16=True, old_logprobs="sampler")[2]["mismatch"] > 0.1
+    assert step(off, bf16=True, old_logprobs="sampler")[2]["logprob_mismatch"] > 0.1
 
 
 def shifted(said: Completion) -> Completion:
@@ -355,9 +355,11 @@ def shifted(said: Completion) -> Completion:
 def test_mini_batches_hold_whole_trajectories_and_every_row_once_an_epoch():
     groups = random_groups(tiny())
     metrics = step(groups, minibatches=4, epochs=2)[2]
-    assert metrics["steps"] == 8
-    assert step(groups, minibatches=100)[2]["steps"] == 12  # never more lots than trajectories
-    assert step(groups, minibatches=4, min_trajectories=5)[2]["steps"] == 2  # and none on a few: 12 are too few for three lots of 5
+    assert metrics["optimiser_steps"] == 8
+    assert step(groups, minibatches=100)[2]["optimiser_steps"] == 12  # never more lots than trajectories
+    assert (
+        step(groups, minibatches=4, min_trajectories=5)[2]["optimiser_steps"] == 2
+    )  # and none on a few: 12 are too few for three lots of 5
 
 
 def test_a_linear_schedule_falls_to_a_tenth_over_the_updates_and_needs_to_know_how_many():

@@ -24,7 +24,7 @@ def test_two_sequences_as_worked_by_hand():
     loss, sums = gspo.make(clip_low=0.3, clip_high=0.1).loss(inputs(x, old, advantages, **facts))
     loss.backward()
     assert loss.item() == pytest.approx((-1.1 + 2 * math.exp(-0.2)) / 2)
-    assert x.grad.tolist() == pytest.approx([0.0, 0.0, math.exp(-0.2)]) and sums["clipped"] == 2
+    assert x.grad.tolist() == pytest.approx([0.0, 0.0, math.exp(-0.2)]) and sums["clip_fraction"] == 2
     x.grad = None
     gspo.make(clip_low=0.3, clip_high=0.3).loss(inputs(x, old, advantages, **facts)).loss.backward()
     assert x.grad.tolist() == pytest.approx([-math.exp(0.2) / 4, -math.exp(0.2) / 4, math.exp(-0.2)])  # -s A / (G |y|), equal within y
@@ -75,6 +75,6 @@ def test_a_sampler_that_rounds_differently_clips_nothing_before_the_first_step()
     rng = np.random.default_rng(0)
     made = [[shifted(episode, 5e-3 * float(rng.choice([-1, 1]))) for episode in group] for group in groups(tiny(), shift=0.0)]
     metrics = learner(tiny(), {"name": "gspo"}).update(made)
-    assert metrics["clipped"] == 0.0 and metrics["mismatch"] == pytest.approx(5e-3, rel=0.01)
+    assert metrics["clip_fraction"] == 0.0 and metrics["logprob_mismatch"] == pytest.approx(5e-3, rel=0.01)
     with pytest.raises(ConfigError, match=r"clipped at 0\.0003; set learner\.old_logprobs = 'learner'"):
         learner(tiny(), {"name": "gspo"}, old_logprobs="sampler")

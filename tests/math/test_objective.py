@@ -100,7 +100,7 @@ def test_a_sampler_that_is_off_is_weighed_by_the_ratio_up_to_the_cap_and_without
     x = torch.tensor([-1.0, -1.0, -1.0], requires_grad=True)
     loss, sums = grpo.make(importance_cap=2.0).loss(inputs(x, old.detach(), torch.tensor([1.0, -1.0, 1.0]), rollout_logprobs=sampled))
     loss.backward()
-    assert x.grad.tolist() == pytest.approx([-1.0, math.exp(0.5), -2.0]) and sums["importance"] == pytest.approx(3 + math.exp(0.5))
+    assert x.grad.tolist() == pytest.approx([-1.0, math.exp(0.5), -2.0]) and sums["importance_weight"] == pytest.approx(3 + math.exp(0.5))
 
 
 def test_the_learner_weighs_every_token_by_how_far_its_sampler_was_off():
@@ -111,7 +111,8 @@ def test_the_learner_weighs_every_token_by_how_far_its_sampler_was_off():
     metrics = weighed.update(made)
     # All tokens were reported 0.5 nats too likely: the ratio starts at 1 against the learner's own, and every weight is exp(-0.5).
     assert torch.allclose(gradients(weighed), math.exp(-0.5) * gradients(plain), atol=1e-6)
-    assert metrics["importance"] == pytest.approx(math.exp(-0.5), rel=1e-4) and metrics["mismatch"] == pytest.approx(0.5, rel=1e-4)
+    assert metrics["importance_weight"] == pytest.approx(math.exp(-0.5), rel=1e-4)
+    assert metrics["logprob_mismatch"] == pytest.approx(0.5, rel=1e-4)
 
 
 def test_the_learners_own_log_probs_leave_those_of_the_rollout_as_they_were():

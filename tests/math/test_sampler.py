@@ -39,7 +39,7 @@ def test_what_was_sampled_has_the_learners_log_probabilities_and_after_an_update
     first = sampled(engine, PROMPTS, 0)
     reported = [lp for one in first for lp in one.logprobs]
     assert reported == pytest.approx(as_the_learner_computes(model, first), abs=1e-4) and {one.version for one in first} == {0}
-    assert trained.update([[trajectory([float(i % 2)], [one]) for i, one in enumerate(first)]])["version"] == 1
+    assert trained.update([[trajectory([float(i % 2)], [one]) for i, one in enumerate(first)]])["policy_version"] == 1
     again = sampled(engine, PROMPTS, 0)  # the same random numbers
     then = [*again, *sampled(engine, [[*one.prompt_ids, *one.ids, 7] for one in again], 1)]  # and a turn on the kept caches
     assert {one.version for one in then} == {1}

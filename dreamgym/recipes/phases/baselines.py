@@ -78,8 +78,8 @@ def converge_sft(run: RunDir, context: RunContext, config: SFTConfig, *, patienc
         judge(0, start, context.agent(start))
     losses = fit(run, "sft", model, ids, weights, config, seed=context.config.seed, on_step=look)
     if len(curve) == 1:
-        context.policies.publish(agent.llm, model, int(losses["steps"]))
-        judge(int(losses["steps"]))
+        context.policies.publish(agent.llm, model, int(losses["optimiser_steps"]))
+        judge(int(losses["optimiser_steps"]))
     record = {"dev_success": max(seen["greedy"] for seen in curve), "curve": curve, "real_steps_dev": curve[-1]["real_steps"]}
     record["real_seconds"] = curve[-1].get("real_seconds")
     finish(run, "sft", losses | record)

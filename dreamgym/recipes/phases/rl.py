@@ -326,7 +326,7 @@ def _rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     dreamed = [step.info.out_of_support for t in counted if t.source == "dream" for step in t.transitions]
     return {
         "success": sum(t.success for t in counted) / n,
-        "length": sum(len(t.turns) for t in counted) / n,
+        "episode_length": sum(len(t.turns) for t in counted) / n,
         "truncated": sum(t.truncated for t in counted) / n,
         "failed_rollouts": float(len(trajectories) - len(counted)),
         "masked": sum(t.masked for t in trajectories) / max(1, len(trajectories)),

@@ -514,7 +514,7 @@ def test_training_moves_the_adapters_alone(markers: bool, checkpointing: bool, s
     learner = Learner(model, grpo.make(kl_coef=0.1), LearnerConfig(minibatches=1, lr=1e-2, bf16=False))
     between = snapshot(model)
     metrics = learner.update([group(model, tokenizer)])
-    assert metrics["mismatch"] < 0.1 and metrics["kl"] == pytest.approx(0.0, abs=1e-6)  # the first step is taken at the reference
+    assert metrics["logprob_mismatch"] < 0.1 and metrics["kl"] == pytest.approx(0.0, abs=1e-6)  # the first step is taken at the reference
     after = snapshot(model)
     moved = {n for n in before if not torch.equal(before[n], between[n]) or not torch.equal(between[n], after[n])}
     assert moved == {n for n, p in model.named_parameters() if p.requires_grad}

@@ -60,7 +60,7 @@ def test_a_preset_of_a_published_policy_takes_a_training_step(name: str, tmp_pat
     learner = Learner(model, named("train.algos", settings.algorithm.model_dump()), settings.learner, total_updates=settings.iterations)
     before = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
     found = learner.update([group])
-    assert found["grad_norm"] > 0 and found["steps"] == 1 and learner.reference is not None
+    assert found["grad_norm"] > 0 and found["optimiser_steps"] == 1 and learner.reference is not None
     assert any(not torch.equal(before[n], p) for n, p in model.named_parameters() if n in before)
     assert settings.algorithm.model_dump()["invalid_penalty"] == 0.01, "verl-agent's 0.1 goes with a reward of 10"
     assert settings.tasks_per_iter * settings.group_size == 128 and settings.learner.schedule == "constant"

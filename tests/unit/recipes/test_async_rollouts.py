@@ -147,7 +147,9 @@ def test_rollouts_are_one_version_behind_the_weights_that_learn_from_them_and_no
     done = trained(tmp_path, "run", seed=2, **{"warm_start.epochs": 10.0})
     lines = measures(done)
     assert [line["staleness"] for line in lines] == [0.0, 1.0, 1.0, 1.0]
-    away = [line["mismatch"] for line in lines if "mismatch" in line]  # from the weights that sampled, before the first step
+    away = [
+        line["logprob_mismatch"] for line in lines if "logprob_mismatch" in line
+    ]  # from the weights that sampled, before the first step
     assert len(away) > 1 and away[0] < 1e-5 < 1e-3 < min(away[1:])
     assert threads == {"MainThread", "rollouts"} and not list((done / "checkpoints").glob("*prefetched*"))
 
@@ -213,4 +215,4 @@ def test_real_steps_of_rollouts_that_nobody_uses_are_counted(tmp_path: Path, mon
     run = trained(tmp_path, "run", mode="real", start="scratch")
     (line,) = read_jsonl(run / "metrics.jsonl")
     summary = json.loads((run / "phases.json").read_text())["real_only"]
-    assert summary["iterations"] == 1 and summary["real_steps"] > line["length"] * 16
+    assert summary["iterations"] == 1 and summary["real_steps"] > line["episode_length"] * 16

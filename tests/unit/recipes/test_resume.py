@@ -365,7 +365,7 @@ def test_every_number_that_an_rl_phase_writes_is_explained(prepared: Prepared):
     context.config = context.config.model_copy(update={"dream": context.config.dream.model_copy(update=bf16)})
     run_rl_phase(run, context, source="mixed")
     written = {name for line in run.read_jsonl("metrics.jsonl") for name in line} - {"phase", "iteration"}
-    assert {"mismatch", "refills", "real_part_success", "gap"} <= written
+    assert {"logprob_mismatch", "refills", "real_part_success", "gap"} <= written
     assert written <= {name for group in METRICS.values() for name in group}
 
 

@@ -162,13 +162,14 @@ def write_metrics(run: RunDir) -> None:
         for i in range(n):
             mixed, failed = 5 + noise.randrange(5), 5 + noise.randrange(3)
             line: dict[str, Any] = {
-                "success": 0.12 + 0.006 * i + noise.gauss(0, 0.02), "length": 5.5 - 0.02 * i, "truncated": 0.2, "failed_rollouts": 0.0,
-                "synthetic_share": min(0.25, 0.05 * i) if phase == "dream" else 0.0, "groups_mixed": mixed, "groups_unsolved": failed,
-                "groups_solved": 16 - mixed - failed, "sequences": 60.0, "tokens": 2100.0, "version": i + 1.0,
+                "success": 0.12 + 0.006 * i + noise.gauss(0, 0.02), "episode_length": 5.5 - 0.02 * i, "truncated": 0.2,
+                "failed_rollouts": 0.0, "synthetic_share": min(0.25, 0.05 * i) if phase == "dream" else 0.0,
+                "groups_mixed": mixed, "groups_unsolved": failed, "groups_solved": 16 - mixed - failed,
+                "sequences": 60.0, "tokens": 2100.0, "policy_version": i + 1.0,
                 "replay_added": 600 + 10.0 * noise.randrange(9), "seconds": 10.0 * i,
             }  # fmt: skip
             if i != 4:  # an iteration without a signal has no gradient
-                line |= {"entropy": 1.1 - 0.015 * i, "grad_norm": 0.4 + noise.random() * 0.2, "clipped": 0.01, "approx_kl": 0.002}
+                line |= {"entropy": 1.1 - 0.015 * i, "grad_norm": 0.4 + noise.random() * 0.2, "clip_fraction": 0.01, "approx_kl": 0.002}
             if phase == "dream":
                 line |= {"tasks_proposed": 16.0, "tasks_accepted": 5.0 + noise.randrange(4), "tasks_duplicate": 3.0}
                 line |= {"tasks_malformed": 2.0, "tasks_impossible": 2.0, "tasks_held_out": 1.0}
@@ -371,7 +372,7 @@ def test_the_dreams_that_are_shown_are_of_the_loop_itself(tmp_path: Path):
 def test_every_kind_of_loop_has_its_curves(name: str, tmp_path: Path):
     with RunDir.open(tmp_path / "run", CONFIG) as run:
         for i in range(12):
-            line = {"success": 0.1 * i, "entropy": 1.0, "grad_norm": 0.3, "length": 4.0, "groups_mixed": 3.0, "replay_added": 9.0}
+            line = {"success": 0.1 * i, "entropy": 1.0, "grad_norm": 0.3, "episode_length": 4.0, "groups_mixed": 3.0, "replay_added": 9.0}
             run.append_jsonl("metrics.jsonl", {"phase": name, "iteration": i, "seconds": float(i), **line})
     found = words(report.write(tmp_path / "run").read_text("utf-8"))
     assert f"{ARMS[name].label}: success in training" in found

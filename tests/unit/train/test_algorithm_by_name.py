@@ -95,7 +95,7 @@ def test_a_sequence_level_algorithm_is_one_file_here_or_elsewhere_and_trains(tmp
     before = [p.clone() for p in model.parameters()]
     one = rollouts.learner(model, found, epochs=2, lr=1e-2)
     metrics = one.update(rollouts.groups(model))
-    assert metrics["steps"] == 2 and 0 < metrics["clipped"] < 1 and not all(map(torch.equal, before, model.parameters()))
+    assert metrics["optimiser_steps"] == 2 and 0 < metrics["clip_fraction"] < 1 and not all(map(torch.equal, before, model.parameters()))
 
 
 SUITE = corridor.make(length=4, keys=False, max_steps=3)

@@ -134,7 +134,7 @@ def test_the_preferred_become_likelier_than_the_others_and_the_other_way_round()
                 for a, b in zip(won, lost, strict=True)
             ]
         assert all(gap > 0 for gap in gaps) and metrics["accuracy"] == 1.0 and metrics["loss"] < 0.6 and not model.training
-        assert metrics["steps"] == 30  # three steps hold ten pairs
+        assert metrics["optimiser_steps"] == 30  # three steps hold ten pairs
 
 
 class Killed(BaseException): ...

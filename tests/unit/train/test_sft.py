@@ -133,7 +133,7 @@ def test_the_weighted_tokens_are_learnt_and_the_others_are_not():
     losses = train(model, IDS, WEIGHTS, config, segments=NAMES, on_step=lambda step, done, found: first.append(found["loss"]) and None)
     assert losses["loss"] < 0.5 * first[0] and losses["loss_copy"] == pytest.approx(losses["loss"], rel=1e-4)
     batches = sum(len(sft.one_pass(list(map(len, IDS)), config, seed=0, epoch=epoch)) for epoch in range(40))
-    assert losses["steps"] == len(first) == batches > 40 * sum(map(len, IDS)) / 64 and not model.training
+    assert losses["optimiser_steps"] == len(first) == batches > 40 * sum(map(len, IDS)) / 64 and not model.training
 
 
 def test_the_loss_is_the_weighted_mean_of_the_tokens_losses():
@@ -166,9 +166,9 @@ def test_a_step_in_parts_has_the_loss_and_the_gradient_of_the_whole_and_holds_fe
         model = tiny()
         losses = train(model, ids, weights, config.model_copy(update={"micro_tokens": micro}), segments=names)
         found.append(({k: v for k, v in losses.items() if k != "seconds"}, [p.grad for p in model.parameters()]))
-        assert losses["steps"] == 1 and sum(n for n, _ in held) == len(ids)
+        assert losses["optimiser_steps"] == 1 and sum(n for n, _ in held) == len(ids)
     (loss, gradients), (split, summed) = found
-    assert split == pytest.approx(loss, abs=1e-5) and loss.keys() == {"loss", "loss_", "loss_copy", "steps"}
+    assert split == pytest.approx(loss, abs=1e-5) and loss.keys() == {"loss", "loss_", "loss_copy", "optimiser_steps"}
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(gradients, summed, strict=True))
     assert (len(held) == 1) == (tokens == 10_000) and all(n == 1 or n * width <= tokens for n, width in held)
 
@@ -228,11 +228,11 @@ def test_epochs_are_passes_in_which_every_sequence_is_seen_once(length: tuple[in
         assert sorted(seen[30 * epoch : 30 * epoch + 30]) == list(range(30)), "once a pass, the long ones too"
     per_pass = [sft.one_pass(lengths, config, seed=0, epoch=epoch) for epoch in range(3)]
     steps = sum(map(len, per_pass[: int(epochs)])) + (math.ceil(len(per_pass[2]) / 2) if epochs == 2.5 else 0)
-    assert losses["steps"] == steps == len(dones) and dones == sorted(dones) and dones[0] == 0.0 and dones[-1] < 1.0
+    assert losses["optimiser_steps"] == steps == len(dones) and dones == sorted(dones) and dones[0] == 0.0 and dones[-1] < 1.0
 
 
 def test_a_caller_may_stop_early_and_a_clock_does():
-    assert train(tiny(), IDS, WEIGHTS, CONFIG, on_step=lambda step, done, losses: step == 3)["steps"] == 3
+    assert train(tiny(), IDS, WEIGHTS, CONFIG, on_step=lambda step, done, losses: step == 3)["optimiser_steps"] == 3
     endless = CONFIG.model_copy(update={"epochs": 1e9, "seconds": 0.2})
     assert train(tiny(), IDS, WEIGHTS, endless)["seconds"] < 2.0
 
