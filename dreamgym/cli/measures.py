@@ -119,7 +119,7 @@ def _print(audit: dict[str, Any]) -> None:
     show_audit(audit)
     show_support(audit["with_guard"])
     print(
-        f"Dream and real success of this policy differ by at most {bound['gap']:.1%} (95 % upper bound of the diverged share).\n"
+        f"Dream and real success of this policy differ by at most {bound['success_gap']:.1%} (95 % upper bound of the diverged share).\n"
         f"Theorem 1 of the paper, gamma {bound['gamma']}: {bound['theorem']:,.0f}"
         + (", which says nothing about success in [0, 1]." if "theorem" in bound["vacuous"] else ".")
     )

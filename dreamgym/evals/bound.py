@@ -44,14 +44,14 @@ class Bound:
         return penalty(self.reward_error.value, self.transition_error.value, gamma=self.gamma, r_max=self.r_max)
 
     @property
-    def gap(self) -> float:
+    def success_gap(self) -> float:
         """The finite-horizon bound of the difference of dream and real success, at the upper end of its interval. That of returns is
         `r_max` times as large."""
         return self.differs.high
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, with a word about each bound that says nothing."""
-        bounds = {"theorem": (self.theorem, self.r_max), "gap": (self.gap, 1.0)}
+        bounds = {"theorem": (self.theorem, self.r_max), "success_gap": (self.success_gap, 1.0)}
         vacuous = [name for name, (value, most) in bounds.items() if value >= most]
         return {
             "reward_error": asdict(self.reward_error),
@@ -60,7 +60,7 @@ class Bound:
             "gamma": self.gamma,
             "r_max": self.r_max,
             "theorem": self.theorem,
-            "gap": self.gap,
+            "success_gap": self.success_gap,
             "kind": "estimated",
             "vacuous": vacuous,
         }

@@ -176,7 +176,7 @@ def _gap(entry: Mapping[str, Any]) -> list[str]:
     return [entry["label"], *(_seeds(found[name]) for name in RATES[:2]), *gap, *(_seeds(found[name]) for name in RATES[2:])]
 
 
-RATES = ("dream_success", "real_success", "masked", "accepted_false")
+RATES = ("dream_success", "real_success", "masked_share", "accepted_false")
 
 
 def _seeds(values: Sequence[float | None], *, low: float = 0.0) -> str:

@@ -86,7 +86,9 @@ def _gap(record: Mapping[str, Any]) -> dict[str, Any]:
     """Success of a policy on the same training tasks in its dream and in the real environment, of one seed."""
     rates = {name: record.get(name, {"n": 0}) for name in ("dream_success", "real_success", "gap", "accepted_false")}
     tasks = record["gap"]["n"] + record["masked"] + record["failed_rollouts"]
-    return {name: [rate["value"] if rate["n"] else None] for name, rate in rates.items()} | {"masked": [record["masked"] / max(1, tasks)]}
+    return {name: [rate["value"] if rate["n"] else None] for name, rate in rates.items()} | {
+        "masked_share": [record["masked"] / max(1, tasks)]
+    }
 
 
 def _verifier(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -127,8 +127,8 @@ METRICS: dict[str, dict[str, Metric]] = {
         "unreadable": Metric("answers", "answers of the experience model that could not be parsed", "more than a few"),
         "masked": Metric(
             "episodes",
-            "model and rules contradict each other, or the dream contradicts itself; per iteration, the share of the rollouts",
-            "above 0.03: real successes are not rewarded; see masked_share and false_failure_at_most",
+            "dreams of the audit left out because model and rules contradict each other, or the dream contradicts itself",
+            "many: see masked_share and false_failure_at_most",
         ),
         "real_steps": Metric("steps", "real steps of paired replay or of an evaluation; charged to no policy", "-"),
         "probe_real_success": Metric(
@@ -174,6 +174,11 @@ METRICS: dict[str, dict[str, Metric]] = {
         "truncated": Metric("share", "episodes cut off at the horizon, or where they outgrow the policy's context", "near 1"),
         "failed_rollouts": Metric(
             "episodes", "episodes with a technical failure, or masked; counted, never trained on", "above 0 in the real environment"
+        ),
+        "masked_share": Metric(
+            "share",
+            "rollouts left out because model and rules contradict each other, or the dream contradicts itself",
+            "above 0.03: real successes are not rewarded; see false_failure_at_most",
         ),
         "groups_mixed": Metric("groups", "tasks whose rollouts differ in return: the only ones with a gradient", "0"),
         "mixed_fresh": Metric("share", "of tasks sampled for the first time, those whose returns differed", "-"),

@@ -208,15 +208,15 @@ def _control(audit: Audit) -> str:
 
 def _bound(found: Mapping[str, Any]) -> str:
     """How far the dream can mislead about this policy: the finite-horizon bound, and Theorem 1 of the paper with measured errors."""
-    gap, theorem, gamma = (number(found.get(name)) for name in ("gap", "theorem", "gamma"))
+    gap, theorem, gamma = (number(found.get(name)) for name in ("success_gap", "theorem", "gamma"))
     if gap is None or theorem is None or gamma is None:
         return ""
     vacuous = found.get("vacuous") or ()
     nothing = ", which says nothing about success between 0 and 1"
     return (
         f"Dream and real success of this policy differ by at most {percent(gap)} points (the 95 % upper bound of the share of dreams that "
-        f"part from the real environment or are left out){nothing if 'gap' in vacuous else ''}. Theorem 1 of the paper, with the measured "
-        f"errors and gamma {gamma:g}, subtracts {theorem:,.{0 if theorem >= 10 else 2}f} from an improvement in the "
+        f"part from the real environment or are left out){nothing if 'success_gap' in vacuous else ''}. Theorem 1 of the paper, with the "
+        f"measured errors and gamma {gamma:g}, subtracts {theorem:,.{0 if theorem >= 10 else 2}f} from an improvement in the "
         f"dream{nothing if 'theorem' in vacuous else ''}."
     )
 

@@ -329,7 +329,7 @@ def _rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "episode_length": sum(len(t.turns) for t in counted) / n,
         "truncated": sum(t.truncated for t in counted) / n,
         "failed_rollouts": float(len(trajectories) - len(counted)),
-        "masked": sum(t.masked for t in trajectories) / max(1, len(trajectories)),
+        "masked_share": sum(t.masked for t in trajectories) / max(1, len(trajectories)),
         "synthetic_share": sum(t.task.source == "synthetic" for t in trajectories) / max(1, len(trajectories)),
         **({"out_of_support": sum(dreamed) / len(dreamed)} if dreamed else {}),
     }

@@ -58,13 +58,13 @@ def test_in_the_corridor_the_gap_of_the_dream_is_exactly_the_share_of_episodes_t
     replays = replay([bad] * wrong + [TRUE] * (10 - wrong), REAL)
     found = measure(replays)
     assert abs(summarise(replays).gap) == pytest.approx(wrong / 10) == pytest.approx(found.differs.value)
-    assert abs(summarise(replays).gap) <= found.gap
+    assert abs(summarise(replays).gap) <= found.success_gap
 
 
 def test_dreams_that_were_left_out_count_as_parted():
     """The policy's dream success is over them too, and no replay says how far they were from reality."""
     found = measure(replay([TRUE] * 50, REAL), left_out=50)
-    assert (found.differs.value, found.differs.n) == (0.5, 100) and found.gap > 0.5
+    assert (found.differs.value, found.differs.n) == (0.5, 100) and found.success_gap > 0.5
     assert found.transition_error.n == 150
 
 
@@ -80,9 +80,9 @@ def test_rewards_beyond_one_are_measured_and_bounded_by_the_range_that_was_seen(
     lie, true = (replace(TRUE, turns=(replace(TRUE.turns[0], transition=step),)) for step in steps(10.0))
     same = replace(true, source="real")
     found = measure([compare(lie, same)] * wrong + [compare(true, same)] * (10 - wrong))
-    assert found.r_max == 10.0 and found.gap >= wrong / 10 and found.r_max * found.gap >= wrong
+    assert found.r_max == 10.0 and found.success_gap >= wrong / 10 and found.r_max * found.success_gap >= wrong
     assert found.reward_error.value == wrong and found.reward_error.low <= wrong <= found.reward_error.high <= 10.0
-    assert ("gap" in found.to_json()["vacuous"]) is (wrong == 10)
+    assert ("success_gap" in found.to_json()["vacuous"]) is (wrong == 10)
 
 
 def steps(reward: float) -> list[Transition]:
@@ -99,8 +99,8 @@ def test_valid_and_invalid_actions_are_told_apart_by_whether_reality_moved():
 
 def test_a_bound_that_says_nothing_says_so():
     few, many = ([TRUE] * n for n in (1, 200))
-    assert measure(replay([STUCK], REAL)).to_json()["vacuous"] == ["theorem", "gap"]
-    assert measure(replay(few, REAL)).gap > 0.5  # one episode proves little
+    assert measure(replay([STUCK], REAL)).to_json()["vacuous"] == ["theorem", "success_gap"]
+    assert measure(replay(few, REAL)).success_gap > 0.5  # one episode proves little
     assert measure(replay(many, REAL)).to_json()["vacuous"] == []
 
 

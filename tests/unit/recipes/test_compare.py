@@ -307,7 +307,7 @@ def test_verdicts_on_real_episodes_are_counted_over_the_seeds_that_have_them(tmp
 
 def test_gaps_are_shown_by_seed_with_an_interval_over_seeds(tmp_path: Path):
     def gap(dream: float, false: float | None) -> dict[str, Any]:
-        return {"dream_success": [dream], "real_success": [0.5], "gap": [dream - 0.5], "masked": [0.1], "accepted_false": [false]}
+        return {"dream_success": [dream], "real_success": [0.5], "gap": [dream - 0.5], "masked_share": [0.1], "accepted_false": [false]}
 
     a, b, c = (
         finished(tmp_path / str(seed), seed, dream=entry(80, gap=gap(dream, false)))
