@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from dreamgym.cli import hosts, label, logs, measures, models, replay, serve, training, web, webshop
+from dreamgym.cli import instruct, label, logs, measures, models, replay, serve, training, web, webshop
 from dreamgym.cli._show import Json, Run, show, table
 from dreamgym.errors import explain
 from dreamgym.runs.threads import limit_spinning
@@ -144,8 +144,8 @@ app.command()(training.sweep)
 app.command()(training.transfer)
 app.command(name="eval")(training.evaluate)
 app.command()(training.init)
-app.command()(hosts.annotate)
-app.command()(hosts.judge)
+app.command()(instruct.annotate)
+app.command()(instruct.judge)
 app.command()(models.fetch)
 app.command()(models.merge)
 app.add_typer(replay.app, name="replay")

@@ -45,7 +45,7 @@ def _pair(text: str) -> tuple[str, Any]:
     """`timeout_s=60` as ("timeout_s", 60); a value that is no JSON is a text."""
     name, equals, value = text.partition("=")
     if not equals or name in ("dialect", "tokenizer", "clock"):
-        raise ConfigError(f"--host '{text}' is no option of the host. Write NAME=VALUE, such as timeout_s=60.")
+        raise ConfigError(f"--engine-option '{text}' is no option of the engine. Write NAME=VALUE, such as timeout_s=60.")
     try:
         return name, json.loads(value)
     except ValueError:

@@ -91,7 +91,7 @@ quickstart --env webshop --budget small --run PATH
 annotate PATH --out PATH --base-url TEXT --model TEXT --dry-run
 annotate LOGS --out PATH --base-url http://localhost:9 --model m --max-tokens NUMBER
 annotate LOGS --out PATH --base-url TEXT --model TEXT
-annotate LOGS --out NEW --base-url http://localhost:NUMBER/v1 --model m --host TEXT
+annotate LOGS --out NEW --base-url http://localhost:NUMBER/v1 --model m --engine-option TEXT
 judge PATH --base-url http://localhost:9 --model TEXT
 judge RUN --base-url http://localhost:9 --model m --dreams TEXT
 judge RUN --base-url http://localhost:9 --model m --n NUMBER

@@ -411,12 +411,13 @@ def test_the_command_refuses_what_costs_too_much_or_names_what_is_wrong(logs: Pa
 
 def test_the_engines_own_options_can_be_given(logs: Path, server: FaultServer, monkeypatch: Any, capsys: Any):
     to = [str(logs), "--out", str(logs) + ".out", "--base-url", server.url, "--model", "policy", "--temperature", "1"]
-    assert run(monkeypatch, capsys, *to, "--host", "max_tokens_key=max_completion_tokens", "--host", "retries=0", "--no-seeds")[0] == 0
+    options = ["--engine-option", "max_tokens_key=max_completion_tokens", "--engine-option", "retries=0", "--no-seeds"]
+    assert run(monkeypatch, capsys, *to, *options)[0] == 0
     sent = server.payloads("/v1/chat/completions")[0]
     assert "seed" not in sent
     assert sent["max_completion_tokens"] == 4096 and "max_tokens" not in sent and sent["temperature"] == 1.0
-    assert "Did you mean 'timeout_s'" in run(monkeypatch, capsys, *to, "--host", "timeout=3")[2]
-    assert "Write NAME=VALUE" in run(monkeypatch, capsys, *to, "--host", "dialect=vllm")[2]
+    assert "Did you mean 'timeout_s'" in run(monkeypatch, capsys, *to, "--engine-option", "timeout=3")[2]
+    assert "Write NAME=VALUE" in run(monkeypatch, capsys, *to, "--engine-option", "dialect=vllm")[2]
 
 
 @pytest.mark.slow  # the signal may come late on a busy machine: to be made independent of time

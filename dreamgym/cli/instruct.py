@@ -23,9 +23,12 @@ MaxTokens = Annotated[int, typer.Option(min=16, help="Limit of one reply, reason
 Form = Annotated[str, typer.Option("--format", help="Structured output that the host supports: json_schema, json_object or none.")]
 Temperature = Annotated[float, typer.Option(min=0, help="Sampling temperature; some hosted models accept only 1.")]
 Seeds = Annotated[bool, typer.Option("--seeds/--no-seeds", help="Whether requests carry a seed; some hosts reject the field.")]
-Host = Annotated[
+EngineOptions = Annotated[
     list[str] | None,
-    typer.Option(help="NAME=VALUE: any further option of the engine, such as timeout_s=60 or max_tokens_key=max_completion_tokens."),
+    typer.Option(
+        "--engine-option",
+        help="NAME=VALUE: any further option of the engine, such as timeout_s=60 or max_tokens_key=max_completion_tokens.",
+    ),
 ]
 Concurrency = Annotated[int, typer.Option(min=1, help="Concurrent requests.")]
 PerMinute = Annotated[int | None, typer.Option(help="The host's limit of requests per minute.")]
@@ -48,7 +51,7 @@ def annotate(
     concurrency: Concurrency = 16,
     requests_per_minute: PerMinute = None,
     tokens_per_minute: TokensPerMinute = None,
-    host: Host = None,
+    engine_options: EngineOptions = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the estimate of tokens and dollars, and send nothing.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -63,7 +66,7 @@ def annotate(
     prices = {"price_per_million_input": price_input, "price_per_million_output": price_output}
     how = chat_server.asking(max_tokens=max_tokens, temperature=temperature, seeds=seeds, format=form, max_cost=max_dollars)
     episodes = read_logs(logs, out)  # before a model is loaded, which takes minutes
-    with chat_server.opened(model, base_url, host or (), **address, **limits, **prices) as chat:
+    with chat_server.opened(model, base_url, engine_options or (), **address, **limits, **prices) as chat:
         found = run(chat, episodes, out, how, dry_run=dry_run)
     if as_json:
         print(json.dumps(found))
@@ -96,7 +99,7 @@ def judge(
     concurrency: Concurrency = 16,
     requests_per_minute: PerMinute = None,
     tokens_per_minute: TokensPerMinute = None,
-    host: Host = None,
+    engine_options: EngineOptions = None,
     seed: Annotated[int, typer.Option(help="Seed of the drawn transitions and of the order of questions.")] = 0,
     as_json: Json = False,
 ) -> None:
@@ -110,7 +113,7 @@ def judge(
     prices = {"price_per_million_input": price_input, "price_per_million_output": price_output}
     how = chat_server.asking(max_tokens=max_tokens, temperature=temperature, seeds=seeds, format=form, max_cost=max_dollars)
     name = dreams_of(run, dreams)  # before a model is loaded, which takes minutes
-    with chat_server.opened(model, base_url, host or (), **address, **limits, **prices) as chat:
+    with chat_server.opened(model, base_url, engine_options or (), **address, **limits, **prices) as chat:
         found = judge_run(chat, run, JudgeConfig(n=n, controls=controls, seed=seed, ask=how), dreams=name)
     if as_json:
         print(json.dumps(found))
