@@ -22,7 +22,7 @@ MaxDollars = Annotated[float | None, typer.Option(min=0, help="Send no request t
 MaxTokens = Annotated[int, typer.Option(min=16, help="Limit of one reply, reasoning tokens included.")]
 Form = Annotated[str, typer.Option("--format", help="Structured output that the host supports: json_schema, json_object or none.")]
 Temperature = Annotated[float, typer.Option(min=0, help="Sampling temperature; some hosted models accept only 1.")]
-Seeds = Annotated[bool, typer.Option("--seeds/--no-seeds", help="Whether requests carry a seed; some hosts reject the field.")]
+SendSeed = Annotated[bool, typer.Option("--send-seed/--no-send-seed", help="Whether requests carry a seed; some hosts reject the field.")]
 EngineOptions = Annotated[
     list[str] | None,
     typer.Option(
@@ -46,7 +46,7 @@ def annotate(
     max_dollars: MaxDollars = None,
     max_tokens: MaxTokens = 4096,
     temperature: Temperature = 0.0,
-    seeds: Seeds = True,
+    send_seed: SendSeed = True,
     form: Form = "json_schema",
     concurrency: Concurrency = 16,
     requests_per_minute: PerMinute = None,
@@ -64,7 +64,7 @@ def annotate(
     address: dict[str, Any] = {"api_key_env": api_key_env, "concurrency": concurrency}
     limits = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute}
     prices = {"price_per_million_input": price_input, "price_per_million_output": price_output}
-    how = chat_server.asking(max_tokens=max_tokens, temperature=temperature, seeds=seeds, format=form, max_cost=max_dollars)
+    how = chat_server.asking(max_tokens=max_tokens, temperature=temperature, send_seed=send_seed, format=form, max_cost=max_dollars)
     episodes = read_logs(logs, out)  # before a model is loaded, which takes minutes
     with chat_server.opened(model, base_url, engine_options or (), **address, **limits, **prices) as chat:
         found = run(chat, episodes, out, how, dry_run=dry_run)
@@ -94,7 +94,7 @@ def judge(
     max_dollars: MaxDollars = None,
     max_tokens: MaxTokens = 1024,
     temperature: Temperature = 0.0,
-    seeds: Seeds = True,
+    send_seed: SendSeed = True,
     form: Form = "json_schema",
     concurrency: Concurrency = 16,
     requests_per_minute: PerMinute = None,
@@ -111,7 +111,7 @@ def judge(
     address: dict[str, Any] = {"api_key_env": api_key_env, "concurrency": concurrency}
     limits = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute}
     prices = {"price_per_million_input": price_input, "price_per_million_output": price_output}
-    how = chat_server.asking(max_tokens=max_tokens, temperature=temperature, seeds=seeds, format=form, max_cost=max_dollars)
+    how = chat_server.asking(max_tokens=max_tokens, temperature=temperature, send_seed=send_seed, format=form, max_cost=max_dollars)
     name = dreams_of(run, dreams)  # before a model is loaded, which takes minutes
     with chat_server.opened(model, base_url, engine_options or (), **address, **limits, **prices) as chat:
         found = judge_run(chat, run, JudgeConfig(n=n, controls=controls, seed=seed, ask=how), dreams=name)

@@ -54,7 +54,7 @@ class AskConfig(Config):
     """Tokens of one reply, thinking included."""
     temperature: float = Field(default=0.0, ge=0)
     format: Format = "json_schema"
-    seeds: bool = True
+    send_seed: bool = True
     """Whether requests carry a seed: some hosts refuse the field."""
     give_up_after: int = Field(default=10, ge=1)
     """Failures in a row, each after the engine's own retries, that end the asking."""
@@ -137,7 +137,7 @@ class _Asking(Generic[T]):
                 self._affordable(todo, talks, sent),
                 max_tokens=self.how.max_tokens,
                 temperature=self.how.temperature,
-                seeds=[(*self.seeds[i], attempt) for i in todo] if self.seeds and self.how.seeds else None,
+                seeds=[(*self.seeds[i], attempt) for i in todo] if self.seeds and self.how.send_seed else None,
                 response_format=self.form,
                 allow_truncated=True,  # what was cut is kept, and read as far as it goes
             )

@@ -411,7 +411,7 @@ def test_the_command_refuses_what_costs_too_much_or_names_what_is_wrong(logs: Pa
 
 def test_the_engines_own_options_can_be_given(logs: Path, server: FaultServer, monkeypatch: Any, capsys: Any):
     to = [str(logs), "--out", str(logs) + ".out", "--base-url", server.url, "--model", "policy", "--temperature", "1"]
-    options = ["--engine-option", "max_tokens_key=max_completion_tokens", "--engine-option", "retries=0", "--no-seeds"]
+    options = ["--engine-option", "max_tokens_key=max_completion_tokens", "--engine-option", "retries=0", "--no-send-seed"]
     assert run(monkeypatch, capsys, *to, *options)[0] == 0
     sent = server.payloads("/v1/chat/completions")[0]
     assert "seed" not in sent
