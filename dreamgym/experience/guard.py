@@ -65,7 +65,7 @@ class SecondOpinion:
 
     verifier: Verifier
     on_disagreement: Literal["mask", "zero", "keep"] = "mask"
-    of: Literal["ends", "all"] = "ends"  # predictions that pay or end the episode, or every one
+    applies_to: Literal["ends", "all"] = "ends"  # predictions that pay or end the episode, or every one
     grants: bool = False  # whether an end that the model calls a failure is a success where the verifier accepts it as one
 
 
@@ -125,8 +125,8 @@ class Guard:
         judged = [self.after(query, prediction) for query, prediction in zip(queries, predictions, strict=True)]
         if self.second is None:
             return judged
-        pay = [p.terminated or p.reward > 0 or self.second.of == "all" for p in judged]
-        chosen = [i for i, p in enumerate(judged) if pay[i] and p.info.has_verdict("passed")]
+        eligible = [p.terminated or p.reward > 0 or self.second.applies_to == "all" for p in judged]
+        chosen = [i for i, p in enumerate(judged) if eligible[i] and p.info.has_verdict("passed")]
         claims = [self._claim(queries[i], judged[i]) for i in chosen]
         cases = [
             (queries[i].task.instruction, queries[i].history, queries[i].transition(claim)) for i, claim in zip(chosen, claims, strict=True)

@@ -142,7 +142,7 @@ class VerifierConfig(Config):
     on_disagreement: Literal["mask", "zero", "keep"] = "mask"
     """What a refusal does: leave the episode out, take the reward and keep the step out of memory, or only write the reasons down. The
     default of `learned` and `text_check` is to take the reward."""
-    of: Literal["ends", "all"] = "ends"
+    applies_to: Literal["ends", "all"] = "ends"
     """Which predictions are looked at: those that pay or end the episode, or every one."""
     grants: bool = False
     """Whether an end that the experience model calls a failure is paid where the verifier accepts it as a success, so that the verifier
@@ -153,9 +153,9 @@ class VerifierConfig(Config):
     def _complete(cls, values: Any) -> Any:
         if not isinstance(values, dict) or "name" not in values:
             return values
-        values_with_defaults = _plugin_settings("experience.verifiers", values, ("on_disagreement", "of", "grants"), "experience.verifier.")
-        default = getattr(plugins.load("experience.verifiers", values_with_defaults["name"]), "ON_DISAGREEMENT", None)
-        return ({"on_disagreement": default} if default else {}) | values_with_defaults
+        completed = _plugin_settings("experience.verifiers", values, ("on_disagreement", "applies_to", "grants"), "experience.verifier.")
+        default = getattr(plugins.load("experience.verifiers", completed["name"]), "ON_DISAGREEMENT", None)
+        return ({"on_disagreement": default} if default else {}) | completed
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -196,18 +196,18 @@ class ExperienceConfig(Config):
     def _complete(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        values_with_defaults = _plugin_settings(
+        completed = _plugin_settings(
             "experience.models", {"name": "finetuned", **values}, ("training", "verifier", "horizon"), "experience."
         )
-        fitted = hasattr(plugins.load("experience.models", values_with_defaults["name"]), "row_builder")
-        training = values_with_defaults.get("training")
+        fitted = hasattr(plugins.load("experience.models", completed["name"]), "row_builder")
+        training = completed.get("training")
         if training is not None and not fitted:
             raise ConfigError(
-                f"experience.training is for models that are fitted to the logs, and '{values_with_defaults['name']}' is not. Remove it."
+                f"experience.training is for models that are fitted to the logs, and '{completed['name']}' is not. Remove it."
             )
         if fitted and training in (None, EXPERIENCE_TRAINING, EXPERIENCE_TRAINING.model_dump()):  # nobody has changed it
-            training = BACKBONE_TRAINING if values_with_defaults.get("backbone") else EXPERIENCE_TRAINING
-        return values_with_defaults | {"training": training}
+            training = BACKBONE_TRAINING if completed.get("backbone") else EXPERIENCE_TRAINING
+        return completed | {"training": training}
 
     @model_validator(mode="after")
     def _check_verifier(self) -> Self:

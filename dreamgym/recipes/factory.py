@@ -240,7 +240,7 @@ def _model(checkpoint: Any) -> dict[str, Any]:
 def make_guard(context: RunContext) -> Guard:
     """The guard of a run: its rules, and the second opinion of its verifier where it has one."""
     block, verifier = context.config.experience.verifier, make_verifier(context)
-    second = SecondOpinion(verifier, block.on_disagreement, block.of, block.grants) if block and verifier else None
+    second = SecondOpinion(verifier, block.on_disagreement, block.applies_to, block.grants) if block and verifier else None
     return Guard(context.suite.rules, context.config.guard, second)
 
 

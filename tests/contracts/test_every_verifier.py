@@ -64,9 +64,9 @@ def test_there_is_one_verdict_per_case_in_order_and_a_logged_success_is_believed
 
 @every_verifier
 def test_a_configuration_completes_the_settings_refuses_unknown_ones_and_reads_back(name: str, settings: dict[str, Any]):
-    block = build(ExperienceConfig, {"verifier": {"name": name, "of": "all", **settings}})
+    block = build(ExperienceConfig, {"verifier": {"name": name, "applies_to": "all", **settings}})
     usual = getattr(plugins.load("experience.verifiers", name), "ON_DISAGREEMENT", "mask")
-    assert block.verifier is not None and (block.verifier.of, block.verifier.on_disagreement) == ("all", usual)
+    assert block.verifier is not None and (block.verifier.applies_to, block.verifier.on_disagreement) == ("all", usual)
     assert build(ExperienceConfig, {"verifier": {"name": name, "on_disagreement": "keep", **settings}}).verifier.on_disagreement == "keep"
     assert settings.keys() <= block.verifier.settings.keys() and f'name = "{name}"' in dump(block)
     with pytest.raises(ConfigError, match=r"Unknown key 'experience\.verifier\.colour'"):

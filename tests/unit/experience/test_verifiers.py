@@ -61,9 +61,9 @@ def test_ablations_of_the_model_keep_the_verifier_and_the_one_of_the_guard_leave
     [
         ({"name": "chta", "engine": {}}, PluginError, "Did you mean 'chat'"),
         ({"name": "chat"}, ConfigError, r"'experience\.verifier\.engine'.*Field required"),
-        ({"of": "all"}, ConfigError, r"'verifier\.name'.*Field required"),
+        ({"applies_to": "all"}, ConfigError, r"'verifier\.name'.*Field required"),
         ({"name": 3}, ConfigError, "name of a plug-in as text"),
-        ({"name": "outside.logged_ends", "of": "some"}, ConfigError, "'ends' or 'all'"),
+        ({"name": "outside.logged_ends", "applies_to": "some"}, ConfigError, "'ends' or 'all'"),
     ],
 )
 def test_a_verifier_that_cannot_be_is_refused_with_the_configuration(verifier: dict[str, Any], error: type[Exception], says: str):

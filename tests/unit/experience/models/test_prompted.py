@@ -388,7 +388,7 @@ def test_only_what_the_rules_let_pass_and_what_pays_or_ends_is_looked_at():
     judged = guard.review(queries, [won, won, stay, won])
     assert [p.reward for p in judged] == [1.0, 0.0, 0.0, 1.0] and len(doubter.cases) == 2
     assert (guard.counts["agreed"], guard.counts["no_opinion"]) == (1, 1)
-    everything = Guard(CORRIDOR.rules, second=SecondOpinion(everybody := Doubter(*[Verdict("passed")] * 4), of="all"))
+    everything = Guard(CORRIDOR.rules, second=SecondOpinion(everybody := Doubter(*[Verdict("passed")] * 4), applies_to="all"))
     everything.review(queries, [won, won, stay, won])
     assert len(everybody.cases) == 3  # the rules had refused one
 
