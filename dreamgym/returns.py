@@ -34,7 +34,7 @@ class GroupStatistics:
         return "unsolved" if self.mean <= 0 else "solved" if self.mean >= 1 else "even"
 
 
-def statistics(group: Sequence[Trajectory]) -> GroupStatistics:
+def group_statistics(group: Sequence[Trajectory]) -> GroupStatistics:
     """Over the rollouts without an error: a failed rollout does not count as return 0."""
     return GroupStatistics(tuple(t.total_reward for t in group if t.error is None))
 

@@ -14,7 +14,7 @@ import numpy as np
 from dreamgym.curriculum.task_curriculum import TaskCurriculum
 from dreamgym.errors import UsageError, counted
 from dreamgym.protocols import Encoder
-from dreamgym.returns import statistics
+from dreamgym.returns import group_statistics
 from dreamgym.types import Task, Trajectory
 
 ROUNDS = 20
@@ -69,7 +69,7 @@ class ClusteredCurriculum:
             [*group, *(t for t in together[cluster] if t.task.id != group[0].task.id)]
             for cluster, group in zip(clusters, groups, strict=True)
         ]
-        return self.curriculum.observe(groups, [group if len(statistics(group).returns) > 1 else [] for group in joined])
+        return self.curriculum.observe(groups, [group if len(group_statistics(group).returns) > 1 else [] for group in joined])
 
     def expand(self) -> dict[str, int]:
         return self.curriculum.expand()

@@ -21,7 +21,7 @@ from pydantic import Field, field_validator
 
 from dreamgym.config import Config
 from dreamgym.envs.base import TextRules
-from dreamgym.returns import statistics
+from dreamgym.returns import group_statistics
 from dreamgym.statistics import jaccard
 from dreamgym.types import Memory, Task, Trajectory
 
@@ -160,7 +160,7 @@ class TaskCurriculum:
             if entry is None:
                 continue
             entry.tried += 1
-            own, stats = statistics(group), statistics(measured)
+            own, stats = group_statistics(group), group_statistics(measured)
             entry.unmeasured = 0 if own.returns else entry.unmeasured + 1
             if stats.returns:
                 kind = "synthetic" if entry.task.source == "synthetic" else "fresh" if entry.value is None else "replayed"

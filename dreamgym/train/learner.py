@@ -14,7 +14,7 @@ from torch import nn
 
 from dreamgym.errors import ConfigError, InvariantError, UsageError
 from dreamgym.protocols import ActorCritic, Algorithm, Stateful
-from dreamgym.returns import statistics
+from dreamgym.returns import group_statistics
 from dreamgym.train import parallel
 from dreamgym.train.batch import Batch, TokenSequence, assign_advantages, micro_batches, padded, sequences_of
 from dreamgym.train.critic import Critic
@@ -72,7 +72,7 @@ class Learner:
         if self.algorithm.grouped and any(len(group) < 2 for group in groups):
             name = type(self.algorithm).__name__
             raise UsageError(f"{name} compares rollouts of the same task, so it needs group_size >= 2.")
-        kinds = Counter(statistics(group).kind for group in groups)
+        kinds = Counter(group_statistics(group).kind for group in groups)
         earned = any(t.total_reward > 0 for group in groups for t in group if t.error is None)
         self.iterations_without_reward = 0 if earned else self.iterations_without_reward + 1
         metrics = {f"groups_{kind}": float(kinds[kind]) for kind in sorted({*kinds, "mixed"})}  # 0 mixed groups are named as well

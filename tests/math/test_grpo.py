@@ -17,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 
 from dreamgym.config import build
 from dreamgym.errors import ConfigError, UsageError
-from dreamgym.returns import GroupStatistics, statistics
+from dreamgym.returns import GroupStatistics, group_statistics
 from dreamgym.train.algos import grpo
 from dreamgym.train.algos.grpo import GRPO, GRPOConfig
 from dreamgym.train.batch import cut, pad, sequences_of
@@ -137,7 +137,7 @@ def test_advantages_match_a_slow_obvious_loop():
 
 def test_a_failed_rollout_is_out_of_the_baseline_and_is_no_zero():
     said = Completion((2,), (3,), (0.0,), "", "stop")
-    found = statistics([trajectory(1.0, said), trajectory(0.0, said), trajectory(0.0, said, error="the server went away")])
+    found = group_statistics([trajectory(1.0, said), trajectory(0.0, said), trajectory(0.0, said, error="the server went away")])
     assert found.returns == (1.0, 0.0) and found.mean == 0.5
 
 

@@ -19,7 +19,7 @@ from dreamgym.recipes.arms import RolloutSource
 from dreamgym.recipes.context import RunContext
 from dreamgym.recipes.phases import refresh
 from dreamgym.recipes.plan import Loop
-from dreamgym.returns import statistics
+from dreamgym.returns import group_statistics
 from dreamgym.rollout import group_by_task, repeat_tasks, rollout
 from dreamgym.types import Task, Trajectory
 from dreamgym.usage import Usage
@@ -187,7 +187,7 @@ class Collector:
     def refill_tasks(self, trajectories: Sequence[Trajectory]) -> list[Task]:
         """Other tasks in the place of groups without variance; none when enough have it, or when real steps could exceed the budget."""
         groups = group_by_task(trajectories, self.block.group_size)
-        missing = self.block.tasks_per_iter - sum(statistics(group).kind == "mixed" for group in groups)
+        missing = self.block.tasks_per_iter - sum(group_statistics(group).kind == "mixed" for group in groups)
         seen = {group[0].task.id for group in groups}
         most = missing * self.block.group_size * self.max_steps
         if missing <= 0 or (self._real_step_budget and self.real_steps + real_steps(trajectories) + most > self._real_step_budget):

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from dreamgym.config import build
-from dreamgym.returns import GroupStatistics, discounted, statistics
+from dreamgym.returns import GroupStatistics, discounted, group_statistics
 from dreamgym.train.algos.grpo import group_relative
 from dreamgym.train.objective import ClippedConfig, LossInputs, LossOutputs, clipped_loss
 from dreamgym.types import Trajectory
@@ -51,7 +51,7 @@ class GiGPO:
         return [self._group([t for t in group if t.error is None]) for group in groups]
 
     def _group(self, rollouts: Sequence[Trajectory]) -> list[list[float]]:
-        returns = statistics(rollouts)
+        returns = group_statistics(rollouts)
         advantages = []
         for rollout, steps in zip(rollouts, self.steps(rollouts), strict=True):
             charges = [self.config.penalty(turn.transition) for turn in rollout.turns]

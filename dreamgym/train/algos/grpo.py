@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from dreamgym.config import build
-from dreamgym.returns import GroupStatistics, statistics
+from dreamgym.returns import GroupStatistics, group_statistics
 from dreamgym.train.objective import ClippedConfig, LossInputs, LossOutputs, clipped_loss
 from dreamgym.types import Trajectory
 
@@ -51,7 +51,7 @@ class GRPO:
         return [self._group(group) for group in groups]
 
     def _group(self, group: Sequence[Trajectory]) -> list[list[float]]:
-        returns = statistics(group)
+        returns = group_statistics(group)
         rollouts = [t for t in group if t.error is None]
         scores = [[t.total_reward - self.config.penalty(turn.transition) for turn in t.turns] for t in rollouts]
         if returns.kind != "mixed":

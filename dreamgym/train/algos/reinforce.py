@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from dreamgym.config import build
-from dreamgym.returns import statistics
+from dreamgym.returns import group_statistics
 from dreamgym.train.objective import LossInputs, LossOutputs, ObjectiveConfig, charged, regularised
 from dreamgym.types import Trajectory
 
@@ -48,7 +48,7 @@ class Reinforce:
 
     def _of_rollouts(self, group: Sequence[Trajectory]) -> list[float]:
         """R - b of each rollout without error; without another rollout to compare with, or without variance, 0.0."""
-        own = statistics(group)
+        own = group_statistics(group)
         if self.config.baseline == "running":
             return [r - self.mean for r in own.returns]
         if own.kind != "mixed":
