@@ -30,7 +30,7 @@ from dreamgym.types import Completion, Trajectory
 FURTHER: dict[str, list[dict[str, Any]]] = {
     "reinforce": [{"baseline": "running"}],
     "ppo": [{"level": "token"}],
-    "grpo": [{"normalise": "mean"}],
+    "grpo": [{"scale_by_std": False}],
 }
 """Settings beside the defaults that take another path."""
 CASES = [{"name": name, **settings} for name in plugins.known("train.algos") for settings in ({}, *FURTHER.get(name, []))]

@@ -21,16 +21,16 @@ from dreamgym.types import Completion, Trajectory
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "grpo": {"name": "grpo"},
     "grpo by step, sequence mean, penalty": {
-        "name": "grpo", "statistics": "step", "aggregate": "trajectory", "invalid_penalty": 0.1, "entropy_coef": 0.01,
+        "name": "grpo", "mean_std_over": "turn", "aggregate": "trajectory", "invalid_penalty": 0.1, "entropy_coef": 0.01,
     },
     "dr grpo, k1 in the reward": {
-        "name": "grpo", "normalise": "mean", "aggregate": "constant", "max_tokens": 12, "kl_coef": 0.1, "kl": "k1", "kl_in": "reward",
+        "name": "grpo", "scale_by_std": False, "aggregate": "constant", "max_tokens": 12, "kl_coef": 0.1, "kl": "k1", "kl_in": "reward",
     },
     "grpo, truncated importance": {"name": "grpo", "importance_cap": 2.0},
     "gspo": {"name": "gspo"},
     "gspo, wide clip, penalty": {"name": "gspo", "clip_low": 0.2, "clip_high": 0.3, "invalid_penalty": 0.1, "kl_coef": 0.1},
     "gigpo": {"name": "gigpo"},
-    "gigpo, means, penalty": {"name": "gigpo", "normalise": "mean", "invalid_penalty": 0.1, "kl_coef": 0.1},
+    "gigpo, means, penalty": {"name": "gigpo", "scale_by_std": False, "invalid_penalty": 0.1, "kl_coef": 0.1},
     "ppo": {"name": "ppo"},
     "ppo, shared": {"name": "ppo", "critic": {"kind": "shared"}, "aggregate": "trajectory", "entropy_coef": 0.01},
     "ppo, separate": {"name": "ppo", "critic": {"kind": "separate"}, "kl_coef": 0.1, "kl": "k2"},

@@ -30,7 +30,7 @@ def test_returns_are_discounted_from_the_end():
 def test_steps_from_the_same_state_are_compared_and_lonely_ones_are_not():
     # State a: returns 0.5^2 = 0.25 and 0; state b, seen twice in the first rollout: 0.5 and 1.0; c alone.
     group = [rollout("abb", 0.0, 0.0, 1.0), rollout("ac", 0.0, 0.0)]
-    steps = gigpo.make(gamma=0.5, normalise="mean").steps(group)
+    steps = gigpo.make(gamma=0.5, scale_by_std=False).steps(group)
     assert steps == [pytest.approx([0.125, -0.25, 0.25]), pytest.approx([-0.125, 0.0])]
     divided = gigpo.make(gamma=0.5).steps(group)
     assert divided == [pytest.approx([1.0, -1.0, 1.0], abs=1e-4), pytest.approx([-1.0, 0.0], abs=1e-4)]
@@ -38,9 +38,9 @@ def test_steps_from_the_same_state_are_compared_and_lonely_ones_are_not():
 
 def test_the_advantage_is_the_episodes_plus_omega_times_the_steps():
     group = [rollout("abb", 0.0, 0.0, 1.0), rollout("ac", 0.0, 0.0)]
-    (found,) = gigpo.make(gamma=0.5, normalise="mean", omega=2.0).compute_advantages([group])
+    (found,) = gigpo.make(gamma=0.5, scale_by_std=False, omega=2.0).compute_advantages([group])
     assert found == [pytest.approx([0.75, 0.0, 1.0]), pytest.approx([-0.75, -0.5])]
-    (plain,) = gigpo.make(omega=0.0, normalise="mean").compute_advantages([group])
+    (plain,) = gigpo.make(omega=0.0, scale_by_std=False).compute_advantages([group])
     assert plain == [[0.5] * 3, [-0.5] * 2]
 
 
@@ -50,7 +50,7 @@ def test_states_are_shared_within_a_task_and_not_between_tasks():
 
 
 def test_where_all_succeed_the_shorter_way_is_still_better():
-    (found,) = gigpo.make(gamma=0.5, normalise="mean").compute_advantages([[rollout("ab", 0.0, 1.0), rollout("a", 1.0)]])
+    (found,) = gigpo.make(gamma=0.5, scale_by_std=False).compute_advantages([[rollout("ab", 0.0, 1.0), rollout("a", 1.0)]])
     assert found == [pytest.approx([-0.25, 0.0]), pytest.approx([0.25])]
 
 
@@ -80,7 +80,7 @@ def test_penalties_are_those_of_grpo():
     first = replace(first, turns=(first.turns[0], _idle(first.turns[1]), first.turns[2]))
     second = rollout("ad", 0.0, 0.0)
     second = replace(second, turns=(_idle(second.turns[0]), second.turns[1]))
-    (found,) = gigpo.make(gamma=0.5, normalise="mean", invalid_penalty=0.3).compute_advantages([[first, second]])
+    (found,) = gigpo.make(gamma=0.5, scale_by_std=False, invalid_penalty=0.3).compute_advantages([[first, second]])
     # a: returns 0.25 and 0, mean 0.125; the other turns have the episode's part alone
     assert found == [pytest.approx([0.5 + 0.125, 0.5 - 0.3, 0.5]), pytest.approx([-0.5 - 0.125 - 0.3, -0.5])]
     (plain,) = gigpo.make(omega=0.0, invalid_penalty=0.3).compute_advantages([[first, second]])
@@ -93,14 +93,14 @@ def _idle(turn: Turn) -> Turn:
     return replace(turn, transition=replace(turn.transition, next_state=turn.transition.state, terminated=False))
 
 
-@pytest.mark.parametrize("normalise", ["std", "mean"])
-def test_step_advantages_match_a_slow_obvious_loop(normalise: str):
+@pytest.mark.parametrize("scale_by_std", [True, False])
+def test_step_advantages_match_a_slow_obvious_loop(scale_by_std: bool):
     rng = np.random.default_rng(0)
     group = []
     for _ in range(6):
         n = int(rng.integers(1, 8))
         group.append(rollout("".join(rng.choice(list("abcd"), n)), *rng.choice([0.0, 0.5, 1.0], n).tolist()))
-    found = gigpo.make(gamma=0.9, normalise=normalise).steps(group)
+    found = gigpo.make(gamma=0.9, scale_by_std=scale_by_std).steps(group)
     for i, one in enumerate(group):
         for t, turn in enumerate(one.turns):
             peers = []
@@ -111,7 +111,7 @@ def test_step_advantages_match_a_slow_obvious_loop(normalise: str):
             own = sum(0.9 ** (k - t) * one.turns[k].transition.reward for k in range(t, len(one.turns)))
             mean = sum(peers) / len(peers)
             std = math.sqrt(sum((p - mean) ** 2 for p in peers) / len(peers))
-            expected = (own - mean) / (1.0 if normalise == "mean" else std + 1e-6) if std > 1e-6 else 0.0
+            expected = (own - mean) / (std + 1e-6 if scale_by_std else 1.0) if std > 1e-6 else 0.0
             assert found[i][t] == pytest.approx(expected, abs=1e-9)
 
 

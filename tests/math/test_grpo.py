@@ -104,7 +104,7 @@ def test_advantages_as_worked_by_hand():
     # one success in four: mean 1/4, variance 3/16, deviation sqrt(3)/4
     assert advantages(1, 0, 0, 0) == pytest.approx([math.sqrt(3), *[-1 / math.sqrt(3)] * 3], abs=1e-5)
     assert advantages(1, 0) == pytest.approx([1, -1], abs=1e-5)
-    assert advantages(1, 0, 0, 0, normalise="mean") == [0.75, -0.25, -0.25, -0.25]
+    assert advantages(1, 0, 0, 0, scale_by_std=False) == [0.75, -0.25, -0.25, -0.25]
     assert advantages(0.5, 0.0, 1.0) == pytest.approx([0, -math.sqrt(1.5), math.sqrt(1.5)], abs=1e-5)
 
 
@@ -121,8 +121,8 @@ def test_equal_returns_that_floats_cannot_add_exactly_are_still_without_variance
 
 
 def test_negative_advantages_can_be_weakened_or_dropped():
-    assert advantages(1, 0, 0, 0, normalise="mean", negative_weight=0.5) == [0.75, -0.125, -0.125, -0.125]
-    assert [abs(a) for a in advantages(1, 0, 0, 0, normalise="mean", negative_weight=0.0)] == [0.75, 0, 0, 0]
+    assert advantages(1, 0, 0, 0, scale_by_std=False, negative_weight=0.5) == [0.75, -0.125, -0.125, -0.125]
+    assert [abs(a) for a in advantages(1, 0, 0, 0, scale_by_std=False, negative_weight=0.0)] == [0.75, 0, 0, 0]
 
 
 def test_advantages_match_a_slow_obvious_loop():

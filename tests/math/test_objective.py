@@ -153,7 +153,7 @@ def test_each_average_weighs_tokens_as_it_says():
             ObjectiveConfig(**wrong)
 
 
-@pytest.mark.parametrize("config", [{"aggregate": "trajectory"}, {"aggregate": "constant", "max_tokens": 12, "normalise": "mean"}])
+@pytest.mark.parametrize("config", [{"aggregate": "trajectory"}, {"aggregate": "constant", "max_tokens": 12, "scale_by_std": False}])
 def test_the_learners_gradient_under_each_average_is_that_of_a_slow_obvious_loop(config: dict[str, Any]):
     model = tiny()
     made = groups(model)
@@ -164,7 +164,7 @@ def test_the_learners_gradient_under_each_average_is_that_of_a_slow_obvious_loop
         mean = sum(e.total_reward for e in group) / len(group)
         std = math.sqrt(sum((e.total_reward - mean) ** 2 for e in group) / len(group))
         for episode in group:
-            a = (episode.total_reward - mean) / (1.0 if config.get("normalise") == "mean" else std + 1e-6)
+            a = (episode.total_reward - mean) / (1.0 if config.get("scale_by_std") is False else std + 1e-6)
             said = [t.completion for t in episode.turns]
             part = torch.zeros(())
             for one in said:
@@ -183,7 +183,7 @@ def test_statistics_over_steps_count_a_rollout_as_often_as_it_has_turns():
     group = [trajectory([0.0] * (n - 1) + [r], [said] * n) for n, r in zip(lengths, ends, strict=True)]
     everything = [r for n, r in zip(lengths, ends, strict=True) for _ in range(n)]
     mean, std = sum(everything) / len(everything), math.sqrt(np.mean([(r - sum(everything) / len(everything)) ** 2 for r in everything]))
-    (found,) = grpo.make(statistics="step").compute_advantages([group])
+    (found,) = grpo.make(mean_std_over="turn").compute_advantages([group])
     for n, r, row in zip(lengths, ends, found, strict=True):
         assert row == pytest.approx([(r - mean) / (std + 1e-6)] * n)
 
@@ -194,12 +194,12 @@ def test_an_idle_turn_pays_the_penalty_alone_and_an_even_group_does_not_magnify_
     def rollout(reward: float) -> Any:  # the second turn changes nothing
         return trajectory([0.0, 0.0, reward], [said] * 3, ["a", "b", "b"])
 
-    config = {"invalid_penalty": 0.1, "normalise": "mean"}
+    config = {"invalid_penalty": 0.1, "scale_by_std": False}
     (found,) = grpo.make(**config).compute_advantages([[rollout(1.0), rollout(0.0)]])
     assert found == [pytest.approx([0.5, 0.4, 0.5]), pytest.approx([-0.5, -0.6, -0.5])]
-    (found,) = grpo.make(**config | {"normalise": "std"}).compute_advantages([[rollout(1.0), rollout(0.0)]])  # deviation 1/2
+    (found,) = grpo.make(**config | {"scale_by_std": True}).compute_advantages([[rollout(1.0), rollout(0.0)]])  # deviation 1/2
     assert found == [pytest.approx([1.0, 0.8, 1.0], abs=1e-5), pytest.approx([-1.0, -1.2, -1.0], abs=1e-5)]
-    (even,) = grpo.make(**config | {"normalise": "std"}).compute_advantages([[rollout(0.0), rollout(0.0)]])
+    (even,) = grpo.make(**config | {"scale_by_std": True}).compute_advantages([[rollout(0.0), rollout(0.0)]])
     assert even == [pytest.approx([0.0, -0.1, 0.0])] * 2
     assert grpo.make().compute_advantages([[rollout(0.0), rollout(0.0)]]) == [[[0.0] * 3] * 2]
 

@@ -94,11 +94,11 @@ def test_the_dual_clip_is_that_of_verl():
 
 
 def test_advantages_within_a_group_are_those_of_verl_up_to_how_a_deviation_is_estimated():
-    for divide, expected in (("std", GROUP_STD), ("mean", GROUP_MEAN)):
+    for divide, expected in ((True, GROUP_STD), (False, GROUP_MEAN)):
         found = [
             a for task in (RETURNS[:4], RETURNS[4:]) for a in group_relative(task.tolist(), GroupStatistics(tuple(task.tolist())), divide)
         ]
-        biased = math.sqrt(4 / 3) if divide == "std" else 1.0
+        biased = math.sqrt(4 / 3) if divide else 1.0
         assert found == pytest.approx([biased * a for a in expected], rel=1e-4)
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
@@ -34,7 +34,7 @@ class GiGPOConfig(ClippedConfig):
     omega: float = Field(default=1.0, ge=0.0)
     """Weight of the step's advantage; 0 is GRPO."""
     gamma: float = Field(default=0.95, ge=0.0, le=1.0)
-    normalise: Literal["std", "mean"] = "std"
+    scale_by_std: bool = True
     """Divide by standard deviations, or only subtract means. The authors divide in ALFWorld and not in WebShop."""
 
 
@@ -57,7 +57,7 @@ class GiGPO:
             charges = [self.config.penalty(turn.transition) for turn in rollout.turns]
             episode = [-charge for charge in charges]  # not divided, as in GRPO, in a group that is not mixed
             if returns.kind == "mixed":
-                episode = group_relative([rollout.total_reward - charge for charge in charges], returns, self.config.normalise)
+                episode = group_relative([rollout.total_reward - charge for charge in charges], returns, self.config.scale_by_std)
             advantages.append([a + self.config.omega * s for a, s in zip(episode, steps, strict=True)])
         return advantages
 
@@ -71,7 +71,7 @@ class GiGPO:
         advantages = [[0.0] * len(t.turns) for t in rollouts]
         for places in anchors.values():
             scores = [returns[i][t] for i, t in places]
-            for (i, t), a in zip(places, group_relative(scores, GroupStatistics(tuple(scores)), self.config.normalise), strict=True):
+            for (i, t), a in zip(places, group_relative(scores, GroupStatistics(tuple(scores)), self.config.scale_by_std), strict=True):
                 advantages[i][t] = a
         return advantages
 

@@ -26,9 +26,9 @@ EPS = 1e-6
 class GRPOConfig(ClippedConfig):
     """The switches of GRPO."""
 
-    normalise: Literal["std", "mean"] = "std"
+    scale_by_std: bool = True
     """Divide by the group's standard deviation (the paper) or not (Dr. GRPO, arXiv:2503.20783)."""
-    statistics: Literal["trajectory", "step"] = "trajectory"
+    mean_std_over: Literal["trajectory", "turn"] = "trajectory"
     """Mean and deviation over the group's rollouts (the paper), or over all their turns, so that long rollouts count more (verl-agent)."""
     negative_weight: float = 1.0
     """Scales negative advantages; at 0 only rollouts above their group's mean are trained on."""
@@ -57,9 +57,9 @@ class GRPO:
         if returns.kind != "mixed":
             lost = [[score - t.total_reward for score in sequence] for sequence, t in zip(scores, rollouts, strict=True)]
             return [[self._weakened(a) for a in sequence] for sequence in lost]
-        stepwise = self.config.statistics == "step"
-        base = GroupStatistics(tuple(score for sequence in scores for score in sequence)) if stepwise else returns
-        return [[self._weakened(a) for a in group_relative(sequence, base, self.config.normalise)] for sequence in scores]
+        by_turn = self.config.mean_std_over == "turn"
+        base = GroupStatistics(tuple(score for sequence in scores for score in sequence)) if by_turn else returns
+        return [[self._weakened(a) for a in group_relative(sequence, base, self.config.scale_by_std)] for sequence in scores]
 
     def _weakened(self, advantage: float) -> float:
         return advantage if advantage > 0 else advantage * self.config.negative_weight
@@ -69,11 +69,11 @@ class GRPO:
         return clipped_loss(inputs, self.config)
 
 
-def group_relative(scores: Sequence[float], base: GroupStatistics, normalise: Literal["std", "mean"]) -> list[float]:
-    """(score - mean) / (std + eps), with mean and std of `base`; "mean" does not divide. All 0.0 when `base` is not mixed."""
+def group_relative(scores: Sequence[float], base: GroupStatistics, scale_by_std: bool) -> list[float]:
+    """(score - mean) / (std + eps), with mean and std of `base`; without `scale_by_std` undivided. All 0.0 when `base` is not mixed."""
     if base.kind != "mixed":
         return [0.0] * len(scores)
-    scale = base.variance**0.5 + EPS if normalise == "std" else 1.0
+    scale = base.variance**0.5 + EPS if scale_by_std else 1.0
     return [(score - base.mean) / scale for score in scores]
 
 

@@ -106,12 +106,12 @@ def rollouts(*rewards: float) -> list[Trajectory]:
 
 
 def test_a_guess_costs_its_own_turn_the_penalty_and_changes_no_success():
-    charged = grpo.make(ood_penalty=0.2, normalise="mean")
+    charged = grpo.make(ood_penalty=0.2, scale_by_std=False)
     assert charged.compute_advantages([rollouts(1.0, 0.0)])[0] == [pytest.approx([0.5, 0.3]), pytest.approx([-0.5, -0.7])]
     assert (
         charged.compute_advantages([rollouts(1.0, 1.0)])[0] == [pytest.approx([0.0, -0.2])] * 2
     )  # where all succeed, what is known is preferred
-    assert grpo.make(normalise="mean").compute_advantages([rollouts(1.0, 0.0)])[0] == [[0.5, 0.5], [-0.5, -0.5]]
+    assert grpo.make(scale_by_std=False).compute_advantages([rollouts(1.0, 0.0)])[0] == [[0.5, 0.5], [-0.5, -0.5]]
 
 
 def test_every_algorithm_charges_the_same():

@@ -43,7 +43,7 @@ def algorithm(tmp_path: Path, text: str) -> dict[str, Any]:
 def test_without_a_word_it_is_grpo_with_a_little_entropy_and_all_switches_are_written_down(tmp_path: Path):
     found = algorithm(tmp_path, "")
     assert found["name"] == "grpo" and found["entropy_coef"] == 0.01 and found["clip_high"] == 0.28
-    assert {"normalise", "statistics", "aggregate", "kl", "kl_in", "negative_weight", "importance_cap"} <= found.keys()
+    assert {"scale_by_std", "mean_std_over", "aggregate", "kl", "kl_in", "negative_weight", "importance_cap"} <= found.keys()
     assert '\n[dream.algorithm]\nname = "grpo"\n' in dump(RunConfig())
     assert algorithm(tmp_path, "[dream.algorithm]\nclip_low = 0.1") == found | {"clip_low": 0.1}
 
@@ -51,7 +51,7 @@ def test_without_a_word_it_is_grpo_with_a_little_entropy_and_all_switches_are_wr
 def test_another_algorithm_brings_its_own_settings_and_none_of_the_defaults(tmp_path: Path):
     found = algorithm(tmp_path, '[dream]\nalgorithm = {name = "ppo", gamma = 0.95, critic = {kind = "separate"}}')
     assert found["gamma"] == 0.95 and found["critic"]["kind"] == "separate" and found["lam"] == 0.95
-    assert found["entropy_coef"] == 0.0 and "normalise" not in found
+    assert found["entropy_coef"] == 0.0 and "scale_by_std" not in found
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_another_algorithm_brings_its_own_settings_and_none_of_the_defaults(tmp_
         ('algorithm = {name = "pppo"}', PluginError, "Did you mean 'ppo'"),
         ('algorithm = {name = "ppo", gama = 0.9}', ConfigError, "'gama' in algorithm ppo. Did you mean 'gamma'"),
         ('algorithm = {name = "ppo", critic = {kid = "shared"}}', ConfigError, "'critic.kid' in algorithm ppo. Did you mean 'kind'"),
-        ('algorithm = {name = "ppo", normalise = "std"}', ConfigError, "Unknown key 'normalise' in algorithm ppo"),
+        ('algorithm = {name = "ppo", scale_by_std = true}', ConfigError, "Unknown key 'scale_by_std' in algorithm ppo"),
         ("algorithm = {clip_lo = 0.1}", ConfigError, "'clip_lo' in algorithm grpo. Did you mean 'clip_low'"),
         ("algorithm = {name = 3}", ConfigError, "an algorithm's name is text"),
         ('algorithm = {aggregate = "constant"}', ConfigError, "belong together"),
