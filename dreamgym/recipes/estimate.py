@@ -159,12 +159,12 @@ def _phases(config: Planned, pilot: Pilot) -> Iterator[PhaseCost]:
     for name in config.ablations if isinstance(config, CompareConfig | RunConfig) else ():
         if config.refitted_without(name):
             yield _experience(f"experience-no-{name}", config.without(name), pilot)
-    yield PhaseCost("warm_start", imitated=wins * config.warm_start.epochs, most_s=config.warm_start.seconds or inf)
+    yield PhaseCost("warm_start", imitated=wins * config.warm_start.epochs, most_s=config.warm_start.max_seconds or inf)
     imitates = isinstance(config, RunConfig) or (isinstance(config, CompareConfig) and any(arm in OFFLINE_ARMS for arm in config.arms))
     if isinstance(config, BaselineConfig) and imitates and config.sft.epochs:
         looks = 1 + max(1, int(config.sft.epochs // 2))  # the warm start, and every two epochs
         acted = 2.0 * looks * config.eval.dev_tasks * pilot.has_env  # greedy and sampled
-        most_s = config.sft.seconds or inf
+        most_s = config.sft.max_seconds or inf
         yield PhaseCost("sft", imitated=wins * config.sft.epochs, acted=acted, real_steps=acted * pilot.steps, most_s=most_s)
     if isinstance(config, CompareConfig) and "dpo" in config.arms:  # a failure for each success, and the reference reads both once
         yield PhaseCost("dpo", imitated=2 * wins * (config.dpo.epochs + RECOMPUTED))
@@ -234,7 +234,7 @@ def _experience(phase: str, config: SharedConfig, pilot: Pilot, judged_s: float 
     if training is None:
         return PhaseCost(phase, judged_s=judged_s)
     fitted = _episodes(config, pilot) * pilot.experience_tokens * training.epochs
-    return PhaseCost(phase, fitted=fitted, most_s=training.seconds or inf, judged_s=judged_s)
+    return PhaseCost(phase, fitted=fitted, most_s=training.max_seconds or inf, judged_s=judged_s)
 
 
 def _loop(loop: plan.Loop, n: float, pilot: Pilot) -> PhaseCost:

@@ -302,7 +302,7 @@ def _small_rates(context: RunContext, rows: Sequence[Row], reply: int) -> Rates:
     model: Any = tiny.build(context.tokenizer, config.model.size, seed=0)
     model.to(backbones.device(config.model.device))
     training = config.experience.training or config.warm_start
-    settings = training.model_copy(update={"epochs": 1e3, "seconds": None})
+    settings = training.model_copy(update={"epochs": 1e3, "max_seconds": None})
     begun: list[tuple[float, float]] = []
 
     def watch(step: int, done: float, losses: dict[str, float]) -> bool:

@@ -118,7 +118,7 @@ def _fitted_per_s(model: Any, load: Workload, most: int) -> float:
         begun.append(time.monotonic())
         return len(begun) > STEPS or begun[-1] - begun[0] > ENOUGH_S
 
-    settings = load.training.model_copy(update={"epochs": 1e3, "seconds": None, "batch_tokens": n * len(ids)})
+    settings = load.training.model_copy(update={"epochs": 1e3, "max_seconds": None, "batch_tokens": n * len(ids)})
     sft.train(model, [ids] * n, [weights] * n, settings, on_step=watch)
     return (len(begun) - 1) * n * len(ids) / max(1e-9, begun[-1] - begun[0])
 

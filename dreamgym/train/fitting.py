@@ -58,10 +58,10 @@ def optimiser_of(model: nn.Module, config: FitConfig) -> Optimiser:
 def set_lr(optimiser: Optimiser, config: FitConfig, done: float, step: float) -> None:
     """Linear warm-up, then a cosine to `min_lr`, or to `lr` where that is less. `done`: the share of the fit before this step; `step`: the
     share that it is, a thousandth at least, because the clock may cut the steps of a warm-up short."""
-    if done < config.warmup:
-        lr = config.lr * min(1.0, (done + max(step, 1e-3)) / config.warmup)
+    if done < config.warmup_ratio:
+        lr = config.lr * min(1.0, (done + max(step, 1e-3)) / config.warmup_ratio)
     else:
-        phase = (done - config.warmup) / (1 - config.warmup)
+        phase = (done - config.warmup_ratio) / (1 - config.warmup_ratio)
         least = min(config.min_lr, config.lr)
         lr = least + (config.lr - least) * 0.5 * (1 + math.cos(math.pi * phase))
     for group in optimiser.param_groups:

@@ -23,7 +23,7 @@ class FitConfig(Config):
     lr: float = Field(default=2e-3, gt=0)
     """The highest learning rate."""
     min_lr: ClassVar[float] = 1e-5  # where the schedule ends; never above `lr`
-    warmup: float = Field(default=0.03, ge=0, lt=1)
+    warmup_ratio: float = Field(default=0.03, ge=0, lt=1)
     """Share of the steps over which the learning rate rises."""
     weight_decay: float = Field(default=0.01, ge=0)
     """Weight decay, decoupled as in AdamW."""
@@ -41,7 +41,7 @@ class SFTConfig(FitConfig):
     micro_tokens: int | None = Field(default=None, ge=1)
     """Positions of one backward pass, a limit of memory: gradients of the parts of a step are summed. Not set: a step is one backward
     pass."""
-    seconds: float | None = Field(default=None, gt=0)
+    max_seconds: float | None = Field(default=None, gt=0)
     """Stop after this many seconds whatever the epochs; the schedule follows the clock. Not set: as `epochs` says."""
 
 

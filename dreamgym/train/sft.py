@@ -51,7 +51,7 @@ def train(
         raise UsageError(
             "Nothing to train on: no sequence has a weighted token. Expected at least one trajectory that ended without an error."
         )
-    if parallel.sharded(model) and (config.seconds or checkpoint):
+    if parallel.sharded(model) and (config.max_seconds or checkpoint):
         raise ConfigError(
             "A sharded model trains without a bound in seconds and without a checkpoint: processes would part. Leave both out."
         )
@@ -59,7 +59,7 @@ def train(
     fit = FitCheckpoint(checkpoint, model, optimiser)
     model.train()
     for chosen, passed, share in _endless(list(map(len, ids)), config, seed=seed, skip=fit.step):
-        done = max(passed / config.epochs, fit.seconds / config.seconds if config.seconds else 0.0)
+        done = max(passed / config.epochs, fit.seconds / config.max_seconds if config.max_seconds else 0.0)
         if done >= 1.0:
             break
         _set_lr(optimiser, config, done, share / config.epochs)

@@ -143,7 +143,7 @@ def test_hours_go_by_phase_at_the_rates_of_each_role_and_never_beyond_a_bound_in
     assert found["experience"] * 3600 == pytest.approx(80_000 / 1000)
     assert found["warm_start"] * 3600 == pytest.approx(10_000 / 100)
     assert found["grpo-dream"] * 3600 == pytest.approx(8_000 / 100 + 40 * (500 / 1000 + 50 / 10) + 40 * 100 / 500)
-    bounded = estimate.cost(compared(tmp_path, **{"dream.max_seconds": 30.0, "warm_start.seconds": 20.0}), slow).phases
+    bounded = estimate.cost(compared(tmp_path, **{"dream.max_seconds": 30.0, "warm_start.max_seconds": 20.0}), slow).phases
     assert (bounded["grpo-dream"] * 3600, bounded["warm_start"] * 3600) == pytest.approx((30.0, 20.0))
 
 

@@ -30,7 +30,7 @@ def test_the_quickstart_with_smollm2_has_it_in_both_roles_within_a_bounded_memor
     assert config.dream.tasks_per_iter * config.dream.group_size == 64
     compared = read(CompareConfig, Path("compare-smollm2"))
     limits = [compared.experience.training, compared.warm_start, compared.sft]
-    assert all(fit and fit.seconds and fit.seconds <= 300 for fit in limits)
+    assert all(fit and fit.max_seconds and fit.max_seconds <= 300 for fit in limits)
     assert compared.dream.max_seconds and compared.dream.max_seconds == compared.real.max_seconds, "equal budgets"
 
 

@@ -47,7 +47,7 @@ SETTINGS = {
     "experience": {
         "k": 1,
         "max_answer_tokens": 40,
-        "training": {"epochs": 25.0, "seconds": None, "lr": 5e-3, "batch_tokens": 1024, "bf16": False},
+        "training": {"epochs": 25.0, "max_seconds": None, "lr": 5e-3, "batch_tokens": 1024, "bf16": False},
     },
     "dream": BLOCK,
     "s2r": {"iterations": 4, "tasks_per_iter": 6},

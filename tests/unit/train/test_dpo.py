@@ -18,7 +18,7 @@ from dreamgym.train.fitting import FitCheckpoint
 from dreamgym.train.settings import DPOConfig
 from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
 
-CONFIG = DPOConfig(epochs=2.0, lr=1e-3, pairs=4, bf16=False, grad_clip=1e9, warmup=0.1, weight_decay=0.0)
+CONFIG = DPOConfig(epochs=2.0, lr=1e-3, pairs=4, bf16=False, grad_clip=1e9, warmup_ratio=0.1, weight_decay=0.0)
 SHAPE = {
     "vocab_size": 24, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
     "num_key_value_heads": 1, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1,

@@ -53,9 +53,9 @@ def test_a_step_of_muon_has_the_size_of_adamws_and_turns_every_direction_alike()
 
 def test_the_schedule_reaches_all_parts():
     model = small()
-    found = optimiser_of(model, FitConfig(optimiser="muon", lr=0.5, warmup=0.0))
+    found = optimiser_of(model, FitConfig(optimiser="muon", lr=0.5, warmup_ratio=0.0))
     assert isinstance(found, Optimisers)
-    set_lr(found, FitConfig(lr=0.5, warmup=0.0), 0.5, 0.01)
+    set_lr(found, FitConfig(lr=0.5, warmup_ratio=0.0), 0.5, 0.01)
     assert {round(group["lr"], 3) for group in found.param_groups} == {0.25} and len(found.param_groups) == 3
 
 
@@ -70,10 +70,10 @@ def rates(steps: int, **config: float) -> list[float]:
 
 def test_a_warm_up_counts_steps_and_never_exceeds_the_learning_rate():
     assert rates(1) == [0.5], "a fit of one step"
-    assert rates(100, warmup=0.04)[:5] == pytest.approx([0.125, 0.25, 0.375, 0.5, 0.5])
-    for warmup in (1e-4, 1e-3, 0.03, 0.5):
-        seen = rates(2000, warmup=warmup)
-        assert max(seen) == pytest.approx(0.5) and seen[0] == pytest.approx(min(0.5, 0.5 * 1e-3 / warmup))
+    assert rates(100, warmup_ratio=0.04)[:5] == pytest.approx([0.125, 0.25, 0.375, 0.5, 0.5])
+    for ratio in (1e-4, 1e-3, 0.03, 0.5):
+        seen = rates(2000, warmup_ratio=ratio)
+        assert max(seen) == pytest.approx(0.5) and seen[0] == pytest.approx(min(0.5, 0.5 * 1e-3 / ratio))
 
 
 def test_a_model_without_a_matrix_inside_it_is_refused():

@@ -200,7 +200,7 @@ def test_the_learning_rate_rises_and_then_falls_to_its_least(monkeypatch: pytest
         seen.append(optimiser.param_groups[0]["lr"])
 
     monkeypatch.setattr(sft, "_set_lr", watch)
-    train(tiny(), IDS, WEIGHTS, CONFIG.model_copy(update={"epochs": 10.0, "warmup": 0.2}))
+    train(tiny(), IDS, WEIGHTS, CONFIG.model_copy(update={"epochs": 10.0, "warmup_ratio": 0.2}))
     top = seen.index(max(seen))
     assert 0 < top < 0.3 * len(seen) and max(seen) <= CONFIG.lr and seen[-1] < 0.1 * CONFIG.lr
     assert seen[:top] == sorted(seen[:top]) and seen[top:] == sorted(seen[top:], reverse=True)
@@ -233,7 +233,7 @@ def test_epochs_are_passes_in_which_every_sequence_is_seen_once(length: tuple[in
 
 def test_a_caller_may_stop_early_and_a_clock_does():
     assert train(tiny(), IDS, WEIGHTS, CONFIG, on_step=lambda step, done, losses: step == 3)["optimiser_steps"] == 3
-    endless = CONFIG.model_copy(update={"epochs": 1e9, "seconds": 0.2})
+    endless = CONFIG.model_copy(update={"epochs": 1e9, "max_seconds": 0.2})
     assert train(tiny(), IDS, WEIGHTS, endless)["seconds"] < 2.0
 
 
