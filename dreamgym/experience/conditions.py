@@ -59,7 +59,7 @@ _Answers = Mapping[Action, tuple[tuple[str, ...], frozenset[str]]]
 
 
 @dataclass(frozen=True)
-class Conditioned:
+class MinedAnswer:
     """What is established about one answer of one kind of action."""
 
     kind: str
@@ -109,7 +109,7 @@ class Conditions(RealRows):
         self._episodes: list[list[RealStep]] = []
         self._answered: dict[tuple[str, bool], Counter[Outcome]] = defaultdict(Counter)
         self._acted = Counter[Action]()
-        self._conditioned: list[Conditioned] = []
+        self._mined_answers: list[MinedAnswer] = []
 
     def infer(self, query: Query) -> Memory | None:
         """The answer whose condition holds, as a memory in the query's state; None where no condition holds, or two answers' do."""
@@ -132,15 +132,15 @@ class Conditions(RealRows):
             return after
         return self.rules.apply_delta(query.state, query.action, "\n".join([outcome[0], *rest])) or after
 
-    def conditioned(self) -> list[Conditioned]:
+    def mined_answers(self) -> list[MinedAnswer]:
         """List what was mined, by kind of action and answer."""
         self._follow()
-        return self._conditioned
+        return self._mined_answers
 
     def _holding(self, query: Query, *, first_line: bool) -> Outcome | None:
         self._follow()
         candidates = [
-            candidate for candidate in self._conditioned if candidate.kind == kind_of(query.action) and candidate.first_line is first_line
+            candidate for candidate in self._mined_answers if candidate.kind == kind_of(query.action) and candidate.first_line is first_line
         ]
         if not candidates:
             return None
@@ -171,7 +171,7 @@ class Conditions(RealRows):
                 if name in first_line and len(rows[name]) < MOST_ROWS:
                     rows[name].append(_Row(memory.task or memory.instruction, _answer(real, first_line[name]), _by_place(answers)))
         acting = self._acting()
-        self._conditioned = list(_mine([_Counts(name, first_line[name], rows[name], acting) for name in sorted(rows)]))
+        self._mined_answers = list(_mine([_Counts(name, first_line[name], rows[name], acting) for name in sorted(rows)]))
 
     def _acting(self) -> list[str]:
         """The kinds of action that may change something, and the actions of that kind that are frequent."""
@@ -270,7 +270,7 @@ class _Counts:
         return math.log(level) / math.log(self.rows_with[answer] / len(self.rows))
 
 
-def _mine(kinds: Sequence[_Counts]) -> Iterator[Conditioned]:
+def _mine(kinds: Sequence[_Counts]) -> Iterator[MinedAnswer]:
     """Yield what is established: each answer at the loosest level at which its own predictions are right often enough, and where it has too
     few for that, at the loosest at which those of all such answers are."""
     hits_by_level = {
@@ -288,7 +288,7 @@ def _mine(kinds: Sequence[_Counts]) -> Iterator[Conditioned]:
     for (i, answer), level in sorted(chosen.items()):
         hits, counts = hits_by_level[level][i, answer], kinds[i]
         if conditions := counts.conditions(answer, level):
-            yield Conditioned(counts.name, answer, counts.first_line, conditions, sum(hits), len(hits))
+            yield MinedAnswer(counts.name, answer, counts.first_line, conditions, sum(hits), len(hits))
 
 
 def _rate(hits: Sequence[bool]) -> Rate:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from dreamgym.config import Config
 from dreamgym.envs.base import TextRules
-from dreamgym.experience.conditions import Conditioned, Conditions
+from dreamgym.experience.conditions import Conditions, MinedAnswer
 from dreamgym.experience.recall import Agreement, ExactRecall
 from dreamgym.experience.task_recall import TaskRecall
 from dreamgym.protocols import ReplayBuffer
@@ -68,13 +68,13 @@ class Retriever:
         """List how well precedents of every kind agree in the real rows; empty where recall is off."""
         return [agreement for recall in (self.exact_recall, self.task_recall) if recall for agreement in recall.agreements()]
 
-    def conditioned(self) -> list[Conditioned]:
+    def mined_answers(self) -> list[MinedAnswer]:
         """The answers that follow from conditions; empty where conditions are off."""
-        return self.conditions.conditioned() if self.conditions else []
+        return self.conditions.mined_answers() if self.conditions else []
 
-    def retrieve(self, queries: Sequence[Query], hidden: Sequence[str] | None = None) -> list[list[Neighbour]]:
-        """At most k memories per query, the most similar first; `hidden[i]` is a trajectory that query i may not see."""
+    def retrieve(self, queries: Sequence[Query], exclude: Sequence[str] | None = None) -> list[list[Neighbour]]:
+        """At most k memories per query, the most similar first; `exclude[i]` is a trajectory that query i may not see."""
         if not queries or not self.k:
             return [[] for _ in queries]
         states, actions = [query.state.text for query in queries], [query.action for query in queries]
-        return self.replay.search(states, actions, k=self.k, env=queries[0].task.env, exclude=hidden)
+        return self.replay.search(states, actions, k=self.k, env=queries[0].task.env, exclude=exclude)

@@ -213,7 +213,7 @@ class RLPhase:
             "optimiser_steps": self.learner.optimiser_steps,
             "replay": self.replay.stats(),
             "recall": [asdict(agreement) for agreement in experience.retriever.agreements()] if experience else [],
-            "conditions": [condition.to_json() for condition in experience.retriever.conditioned()] if experience else [],
+            "conditions": [answer.to_json() for answer in experience.retriever.mined_answers()] if experience else [],
             **{f"{of}_usage": used(usage[of]) if of in usage else {} for of in ("experience", "verifier")},
         }
 

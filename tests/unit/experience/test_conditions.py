@@ -116,7 +116,9 @@ def test_a_conjunction_is_learned_and_predicts_new_tasks_without_error(seed: int
 
 
 def test_what_is_mined_is_which_line_waits_for_which_action():
-    start = next(one for one in conditions(episodes(240, 2)).conditioned() if one.kind == "start" and one.answer[0] == "it does not start")
+    start = next(
+        one for one in conditions(episodes(240, 2)).mined_answers() if one.kind == "start" and one.answer[0] == "it does not start"
+    )
     broken = {place: set(end_actions) for place, end_actions in start.conditions.items() if "broken" in place[1]}
     assert broken == {(f"check {part}", f"the {part} is broken"): {f"repair_{part} now"} for part in PARTS}
     assert start.right == start.predicted > 100
@@ -158,7 +160,7 @@ def test_a_refused_repair_repairs_nothing():
 
 def test_of_an_answer_with_few_first_lines_the_first_line_is_corrected_and_the_others_are_kept():
     found = conditions(episodes(240, 2))
-    mined = {one.answer[0] for one in found.conditioned() if one.kind == "flip" and one.first_line}
+    mined = {one.answer[0] for one in found.mined_answers() if one.kind == "flip" and one.first_line}
     assert mined == {"now it is light", "now it is dark"}
     for episode in episodes(20, 1, seed=7):
         query, real = asked(episode, "flip the switch")
@@ -170,7 +172,7 @@ def test_of_an_answer_with_few_first_lines_the_first_line_is_corrected_and_the_o
 
 
 def test_answers_by_chance_establish_nothing():
-    assert not [one for one in conditions(episodes(240, 2, noise=0.9)).conditioned() if one.kind == "start"]
+    assert not [one for one in conditions(episodes(240, 2, noise=0.9)).mined_answers() if one.kind == "start"]
 
 
 def test_an_answer_that_changes_only_after_all_counted_rows_establishes_nothing(monkeypatch: pytest.MonkeyPatch):
@@ -179,20 +181,20 @@ def test_an_answer_that_changes_only_after_all_counted_rows_establishes_nothing(
     alike = [one for one in logs if asked(one, START)[1] == "it does not start"]
     other = [one for one in logs if asked(one, START)[1] == "it runs"]
     found = conditions([*alike[:120], *other[:20]])
-    assert len(alike) >= 120 and not [one for one in found.conditioned() if one.kind == "start"]
+    assert len(alike) >= 120 and not [one for one in found.mined_answers() if one.kind == "start"]
 
 
 def test_dreamed_rows_are_no_evidence():
     dreams = [replace(t, source="dream") for t in episodes(240, 2)]
-    assert conditions(dreams).conditioned() == []
+    assert conditions(dreams).mined_answers() == []
 
 
 def test_two_answers_whose_conditions_hold_give_none():
     found = conditions(episodes(240, 2))
-    (one,) = [one for one in found.conditioned() if one.kind == "start" and one.answer[0] == "it does not start"]
+    (one,) = [one for one in found.mined_answers() if one.kind == "start" and one.answer[0] == "it does not start"]
     query, _ = asked(next(t for t in episodes(240, 2) if asked(t, START)[1] == "it does not start"), START)
     assert found.infer(query) is not None
-    found._conditioned = [one, replace(one, answer=("it runs", 0.0, False))]
+    found._mined_answers = [one, replace(one, answer=("it runs", 0.0, False))]
     assert found.infer(query) is None
 
 
