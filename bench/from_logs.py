@@ -106,7 +106,10 @@ def measured(suite: Any, run: Path, tasks: int) -> dict[str, Any]:
             row[f"{policy}_{kind}"] = asdict(success(found))
     summary = json.loads((run / "summary.json").read_text("utf-8"))
     dreamed = summary["uncertified"]
-    return row | {"repeated": summary["repeated"], "uncertified": {name: dreamed[name]["uncertified_dream_success"] for name in dreamed}}
+    return row | {
+        "recorded_replay": summary["recorded_replay"],
+        "uncertified": {name: dreamed[name]["uncertified_dream_success"] for name in dreamed},
+    }
 
 
 def gains(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -138,8 +141,11 @@ def main() -> None:
     for seed in options.seeds:
         found[str(seed)] = row = measured(suite, trained(suite, options.out / f"{size}-{seed}", seed=seed, options=options), tasks)
         shown = ", ".join(f"{name} {100 * row[name]['value']:.1f} %" for name in row if name.startswith(POLICIES))
-        kept = row["repeated"]["kept"]
-        print(f"seed {seed}: {shown}; {100 * kept['value']:.0f} % of {kept['n']} recorded successes succeed in the dream", flush=True)
+        reproduced = row["recorded_replay"]["successes_reproduced"]
+        print(
+            f"seed {seed}: {shown}; {100 * reproduced['value']:.0f} % of {reproduced['n']} recorded successes succeed in the dream",
+            flush=True,
+        )
     cli.finish(options, {"seeds": found, "gains": gains(list(found.values()))})
 
 

@@ -77,7 +77,7 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
     yield from gains.lines(summary.get("gains") or {})
     for phase, reason in (summary.get("skipped") or {}).items():
         yield f"skipped: {phase}, because {reason}"
-    if repeated := summary.get("repeated"):
+    if repeated := summary.get("recorded_replay"):
         yield sentence(repeated)
     for policy, dreams in (summary.get("uncertified") or {}).items():
         yield f"uncertified dream success of {policy}, which no environment confirms: {rate(dreams['uncertified_dream_success'])}"

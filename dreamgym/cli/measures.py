@@ -86,14 +86,14 @@ def _audit(folder: Any, replays: int | None) -> dict[str, Any] | None:
 
 def _without_env(folder: Any, forced: dict[str, Any], as_json: bool, asked: int) -> None:
     """A run from logs alone: predictions of recorded episodes that it held out, of as many as asked for, and what nothing certifies."""
-    repeated, uncertified = (folder.data(phase) if folder.done(phase) else {} for phase in ("repeated", "uncertified"))
+    replay, uncertified = (folder.data(phase) if folder.done(phase) else {} for phase in ("recorded_replay", "uncertified"))
     if forced["held_out"] is None and folder.done("fidelity"):
         found = folder.data("fidelity")
         forced = {"held_out": found["held_out"], "held_out_no_model": found.get("no_model"), "reason": found.get("reason", "")}
     if as_json:
         from dreamgym.recipes.replayed_dreams import dream_measures
 
-        alone = {"repeated": repeated, "uncertified": uncertified, "near_misses": "left out: they need an environment"}
+        alone = {"recorded_replay": replay, "uncertified": uncertified, "near_misses": "left out: they need an environment"}
         return print(json.dumps(dream_measures(folder, None) | forced | alone))
     if forced["held_out"] is None:
         print(forced.get("reason") or "Predictions of held-out recorded episodes: not measured yet. `--held-out 400` measures them.")
@@ -102,8 +102,8 @@ def _without_env(folder: Any, forced: dict[str, Any], as_json: bool, asked: int)
         if (n := forced["held_out"]["episodes"]) < asked:
             print(f"--held-out asks for {asked:,} episodes, and the run held out {n:,} of the split.")
         print("There is no environment: near misses are left out, and no dream is replayed.")
-    if repeated:
-        print(sentence(repeated))
+    if replay:
+        print(sentence(replay))
     show_uncertified(uncertified)
 
 

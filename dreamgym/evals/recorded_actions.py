@@ -22,12 +22,12 @@ REASONS = 3  # that a sentence names
 
 
 @dataclass(frozen=True)
-class Repeated:
+class RecordedReplay:
     """What became of recorded episodes in a dream of their tasks."""
 
-    kept: Rate
+    successes_reproduced: Rate
     """Of recorded successes, those that succeed in the dream too."""
-    accepted: Rate
+    failures_accepted: Rate
     """Of recorded failures, those that succeed in the dream."""
     same_answers: Rate
     """Of the steps of both, those that show what the recording shows."""
@@ -40,18 +40,18 @@ class Repeated:
 
 
 def sentence(found: Mapping[str, Any]) -> str:
-    """A `Repeated` as plain values, for people."""
-    kept, accepted = Rate(**found["kept"]), Rate(**found["accepted"])
+    """A `RecordedReplay` as plain values, for people."""
+    reproduced, accepted = Rate(**found["successes_reproduced"]), Rate(**found["failures_accepted"])
     left_out, lost = found["left_out"], found.get("successes_left_out", 0)
     why = "; ".join(f"{reason} ({n})" for reason, n in list(found.get("reasons", {}).items())[:REASONS])
     why = why or "the guard masked them, or their dreams could not be read"
-    if not kept.n + accepted.n:
+    if not reproduced.n + accepted.n:
         none = f"none of {counted(left_out, 'episode')} could be dreamed to its end"
         return f"Recorded actions taken again in the dream: {none}: {why}."
-    successes = counted(kept.n + lost, "recorded success", "recorded successes")
+    successes = counted(reproduced.n + lost, "recorded success", "recorded successes")
     failures = counted(accepted.n + left_out - lost, "recorded failure")
     text = (
-        f"Recorded actions taken again in the dream: {round(kept.value * kept.n)} of {successes} succeed there too, and "
+        f"Recorded actions taken again in the dream: {round(reproduced.value * reproduced.n)} of {successes} succeed there too, and "
         f"{round(accepted.value * accepted.n)} of {failures}"
     )
     if not left_out:
@@ -60,7 +60,7 @@ def sentence(found: Mapping[str, Any]) -> str:
     return f"{text}; {among}, and RL would not see them: {why}."
 
 
-def repeat(episodes: Sequence[Trajectory], dream: BatchEnv, rules: TextRules, *, seed: int) -> Repeated:
+def repeat(episodes: Sequence[Trajectory], dream: BatchEnv, rules: TextRules, *, seed: int) -> RecordedReplay:
     """Take the actions of recorded episodes with a known outcome in a dream of their tasks, all side by side.
 
     An episode that goes on when its actions are used up did not succeed.
@@ -86,6 +86,6 @@ def repeat(episodes: Sequence[Trajectory], dream: BatchEnv, rules: TextRules, *,
     counted = [slot for slot in range(len(known)) if slot not in failed]
     successes = [slot in won for slot in counted if known[slot].success]
     failures = [slot in won for slot in counted if not known[slot].success]
-    kept, accepted = wilson(sum(successes), len(successes)), wilson(sum(failures), len(failures))
+    reproduced, accepted = wilson(sum(successes), len(successes)), wilson(sum(failures), len(failures))
     lost = sum(known[slot].success for slot in failed)
-    return Repeated(kept, accepted, wilson(sum(same), len(same)), len(failed), lost, dict(Counter(failed.values()).most_common()))
+    return RecordedReplay(reproduced, accepted, wilson(sum(same), len(same)), len(failed), lost, dict(Counter(failed.values()).most_common()))

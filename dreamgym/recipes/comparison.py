@@ -200,7 +200,7 @@ VERIFIERS = ("policy", "verifier", "failures accepted, %", "of", "successes kept
 def _judged(entry: Mapping[str, Any]) -> list[list[str]]:
     """A line for every verifier of a policy's dreams; `logs` was fitted to logs alone, `probes` is the last one."""
     return [
-        [entry["label"], name, *(text for rate in ("false_success", "kept") for text in _rate(rates[rate]))]
+        [entry["label"], name, *(text for rate in ("false_success", "true_positive_rate") for text in _rate(rates[rate]))]
         for name, rates in entry.get("verifiers", {}).items()
         if name != "accept_all"
     ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 DREAMS = ("dream", "mixed", "*-dream", "*-mixed", "dream-no-*", "*-dream-no-*")
 LOOPS = (*DREAMS, "s2r", "real_only", "real_equal", "*-s2r", "*-real")
-ANSWERED = (*DREAMS, "repeated", "audit", "gap-*")
+ANSWERED = (*DREAMS, "recorded_replay", "audit", "gap-*")
 JUDGED = ("eval-*", "audit", "gap-*", "fidelity", "uncertified", "sft", "sft-curve")
 ANSWERING = (
     "recall",
@@ -60,7 +60,7 @@ READ_BY: Mapping[str, tuple[str, ...]] = {
     "s2r": ("s2r", "*-s2r"),
     "real": ("*-real",),
     "real_only": ("real_only",),
-    "eval.seed": ("eval-*", "repeated", "audit", "gap-*", "uncertified"),
+    "eval.seed": ("eval-*", "recorded_replay", "audit", "gap-*", "uncertified"),
     "eval.paired_replays": ("audit",),
     "eval.uncertified_dreams": ("uncertified",),
     "eval.gap_tasks": ("gap-*",),

@@ -78,7 +78,7 @@ def run(
             say("fidelity: recorded episodes that were held out, and dreams whose success is uncertified")
             measure_recorded(directory, shared)
             dream_uncertified(directory, shared, ["warm_start", *names])
-            summary |= {phase: directory.data(phase) for phase in ("repeated", "fidelity", "uncertified") if directory.done(phase)}
+            summary |= {phase: directory.data(phase) for phase in ("recorded_replay", "fidelity", "uncertified") if directory.done(phase)}
             off = ["recalled: nothing, because experience.recall = false"] if config.experience.settings.get("recall") is False else []
             summary["recall"] = off or recall.account(directory.data(names[0]).get("recall", ()))
             summary["recall"] += _memory_answers(directory, shared)

@@ -79,7 +79,7 @@ def read(run: RunDir, found: Run) -> FromLogs | None:
     beside = ""
     with suppress(KeyError, TypeError, AttributeError):  # the page shows what there is
         beside = held_out.sentence(fidelity) if fidelity else ""
-    return FromLogs(_sentences(episodes, tools, block(found.phases, "repeated"), dreamed, beside), tools, shown, beside, rows)
+    return FromLogs(_sentences(episodes, tools, block(found.phases, "recorded_replay"), dreamed, beside), tools, shown, beside, rows)
 
 
 def tool_uses(episodes: Sequence[Trajectory], exact: Mapping[str, Rate | None]) -> list[ToolUse]:
@@ -151,7 +151,7 @@ def _success(episodes: Sequence[Trajectory]) -> Rate | None:
 def _sentences(
     episodes: Sequence[Trajectory],
     tools: Sequence[ToolUse],
-    repeated: Mapping[str, Any],
+    replay: Mapping[str, Any],
     dreamed: Mapping[str, Any],
     beside_control: str,
 ) -> list[str]:
@@ -164,8 +164,8 @@ def _sentences(
     ]
     if beside_control:
         texts.append(beside_control)
-    if repeated:
-        texts.append(sentence(repeated))
+    if replay:
+        texts.append(sentence(replay))
     if success := rate(dreamed.get("uncertified_dream_success")):
         texts.append(
             f"The trained policy succeeds in {100 * success.value:.1f} % of {success.n} dreams. This is uncertified: there is no "

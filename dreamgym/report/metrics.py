@@ -158,7 +158,7 @@ METRICS: dict[str, dict[str, Metric]] = {
         "probe_false_success": Metric(
             "share", "of probes that fail, those that the verifier accepted before it was fitted to them", "above 0.05"
         ),
-        "probe_kept": Metric("share", "of probes that succeed, those that it accepted", "below 0.8"),
+        "probe_true_positive_rate": Metric("share", "of probes that succeed, those that it accepted", "below 0.8"),
         "probe_accepted_false": Metric("share", "of probes that it accepted, those that fail", "rises"),
         "probe_claims_true": Metric("share", "of all probes, those that succeed: what accepting everything would give", "-"),
         "probes": Metric("claims", "number of probes that the verifier is fitted to", "few: its threshold rests on the logs"),

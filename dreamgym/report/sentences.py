@@ -364,8 +364,8 @@ def _verifier(found: Mapping[str, Any]) -> str:
     parts = [f"{_interval(rates['claims_true'])} of {found['probes']} probed claims are true"]
     if rates["false_success"].n:
         parts.append(f"it accepted {_interval(rates['false_success'])} of the false ones")
-    if rates["kept"].n:
-        parts.append(f"it kept {_interval(rates['kept'])} of the true ones")
+    if rates["true_positive_rate"].n:
+        parts.append(f"it kept {_interval(rates['true_positive_rate'])} of the true ones")
     tried = rates.get("tried_accepted_false")  # runs of earlier versions have none
     found_false = (
         f" Of dreamed claims that it accepted and that were tried, {_interval(tried)} had no real success." if tried and tried.n else ""
@@ -378,9 +378,9 @@ def _of_real(found: Mapping[str, Any]) -> str:
     named = {"logs": "fitted to logs alone", "probes": "fitted to all its probes"}
     parts, n = [], 0
     for name in (one for one in named if one in found):
-        rates = {key: Rate(**found[name][key]) for key in ("false_success", "kept")}
+        rates = {key: Rate(**found[name][key]) for key in ("false_success", "true_positive_rate")}
         n = sum(rate.n for rate in rates.values())
-        verbs = {"false_success": "accepts {} of the failures", "kept": "keeps {} of the successes"}
+        verbs = {"false_success": "accepts {} of the failures", "true_positive_rate": "keeps {} of the successes"}
         done = [verbs[key].format(_interval(rate)) for key, rate in rates.items() if rate.n]
         parts.append(f"{named[name]}, it {' and '.join(done)}")
     return f" Of {n} real episodes of held-out tasks that the policy ended: {'; '.join(parts)}." if n else ""

@@ -26,7 +26,7 @@ from dreamgym.evals.bound import measure as measure_bound
 from dreamgym.evals.gap import compare_success
 from dreamgym.evals.one_step import ahead, measure
 from dreamgym.evals.paired_replay import summarise
-from dreamgym.evals.recorded_actions import Repeated
+from dreamgym.evals.recorded_actions import RecordedReplay
 from dreamgym.recipes.config import CompareConfig, RunConfig, TrainConfig
 from dreamgym.recipes.phases.audit import fidelity_json
 from dreamgym.recipes.replayed_dreams import audited
@@ -125,7 +125,7 @@ def test_every_key_of_fidelity_as_json_has_a_row_in_the_glossary_page_and_every_
         "held_out": dict.fromkeys(about) | beside_control,
         "held_out_no_model": kinds,
         "reason": "",
-        "repeated": asdict(Repeated(wilson(0, 0), wilson(0, 0), wilson(0, 0), 0, 0, {})),
+        "recorded_replay": asdict(RecordedReplay(wilson(0, 0), wilson(0, 0), wilson(0, 0), 0, 0, {})),
         "uncertified": {"dream": dict.fromkeys(("uncertified_dream_success", "masked", "failed_rollouts", "decided_by"))},
     }
     assert fidelity_keys(found) == fidelity_rows()

@@ -20,24 +20,24 @@ MOST = 64  # recorded successes that are repeated in the dream, and failures
 
 
 def repeat_recorded(run: RunDir, context: RunContext) -> None:
-    """The phase `repeated`: recorded successes and failures of the training tasks, their actions taken again in the dream."""
-    if run.done("repeated") or context.suite.has_env or not context.config.dreams:
+    """The phase `recorded_replay`: recorded successes and failures of the training tasks, their actions taken again in the dream."""
+    if run.done("recorded_replay") or context.suite.has_env or not context.config.dreams:
         return
     chosen = [
         *islice((t for t in context.logs if t.scored and t.success), MOST),
         *islice((t for t in context.logs if t.scored and not t.success), MOST),
     ]
     dream, _ = factory.make_dream(context, factory.replay_in_memory(context))
-    run.mark("repeated", asdict(repeat(chosen, dream, context.suite.rules, seed=context.config.eval.seed)))
+    run.mark("recorded_replay", asdict(repeat(chosen, dream, context.suite.rules, seed=context.config.eval.seed)))
 
 
 def contradicts_its_logs(run: RunDir) -> str:
     """Why a policy should not be trained in the dream of a run without an environment; "" where nothing speaks against it. A success that
     was left out did not succeed there: RL would not see it either."""
-    repeated: dict[str, Any] = run.data("repeated") if run.done("repeated") else {"kept": {"n": 0}}
-    kept, left_out = repeated["kept"], repeated.get("successes_left_out", 0)
-    n: int = kept["n"] + left_out
-    succeeded = wilson(round(kept["value"] * kept["n"]) if kept["n"] else 0, n)
+    replay: dict[str, Any] = run.data("recorded_replay") if run.done("recorded_replay") else {"successes_reproduced": {"n": 0}}
+    reproduced, left_out = replay["successes_reproduced"], replay.get("successes_left_out", 0)
+    n: int = reproduced["n"] + left_out
+    succeeded = wilson(round(reproduced["value"] * reproduced["n"]) if reproduced["n"] else 0, n)
     if not n or succeeded.high >= 0.5:
         return ""
     masked = f" ({left_out} were masked or could not be read)" if left_out else ""

@@ -45,7 +45,7 @@ class ProbeRates:
     """What probed claims say of the verifier that judged them before it had seen them. Weighted by one over their probability."""
 
     false_success: Rate  # of claims that are false, the share accepted
-    kept: Rate  # of claims that are true, the share accepted
+    true_positive_rate: Rate  # of claims that are true, the share accepted
     accepted_false: Rate  # of accepted claims, the share that is false
     claims_true: Rate  # of all claims, the share that is true: what accepting everything would give
 

@@ -48,7 +48,7 @@ def rates_json(verdict_kinds: Sequence[str], true: Sequence[bool]) -> dict[str, 
     false, real, accepted = ((sum(n for key, n in counts.items() if key[i] is value)) for i, value in ((1, False), (1, True), (0, True)))
     return {
         "false_success": asdict(wilson(counts[True, False], false)),
-        "kept": asdict(wilson(counts[True, True], real)),
+        "true_positive_rate": asdict(wilson(counts[True, True], real)),
         "accepted_false": asdict(wilson(counts[True, False], accepted)),
         "masked": asdict(wilson(sum(verdict_kind == "masked" for verdict_kind in verdict_kinds), len(verdict_kinds))),
     }

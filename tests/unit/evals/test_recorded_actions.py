@@ -37,14 +37,19 @@ class Masked(EnvPool):
 def test_in_a_dream_as_true_as_the_real_environment_all_ends_as_recorded():
     found = repeat(EPISODES, EnvPool(SUITE.require_env, SUITE.rules), SUITE.rules, seed=0)
     assert 0 < WINS < len(EPISODES) and found.left_out == 0
-    assert (found.kept.value, found.kept.n) == (1.0, WINS)
-    assert (found.accepted.value, found.accepted.n) == (0.0, len(EPISODES) - WINS)
+    assert (found.successes_reproduced.value, found.successes_reproduced.n) == (1.0, WINS)
+    assert (found.failures_accepted.value, found.failures_accepted.n) == (0.0, len(EPISODES) - WINS)
     assert (found.same_answers.value, found.same_answers.n) == (1.0, sum(len(episode.turns) for episode in EPISODES))
 
 
 def test_a_dream_that_never_pays_keeps_no_success():
     found = repeat(EPISODES, Stingy(SUITE.require_env, SUITE.rules), SUITE.rules, seed=0)
-    assert found.kept.value == 0.0 and found.kept.high < 0.5 and found.accepted.value == 0.0 and found.same_answers.value == 1.0
+    assert (
+        found.successes_reproduced.value == 0.0
+        and found.successes_reproduced.high < 0.5
+        and found.failures_accepted.value == 0.0
+        and found.same_answers.value == 1.0
+    )
 
 
 def test_episodes_that_are_left_out_are_counted_and_judged_by_nothing():
@@ -52,7 +57,7 @@ def test_episodes_that_are_left_out_are_counted_and_judged_by_nothing():
     assert (
         found.left_out == len(EPISODES)
         and found.successes_left_out == WINS
-        and found.kept.n == found.accepted.n == found.same_answers.n == 0
+        and found.successes_reproduced.n == found.failures_accepted.n == found.same_answers.n == 0
     )
     assert list(found.reasons.items()) == [("masked: score N is low", 45), ("unreadable", 15)]
     assert sentence(asdict(found)).endswith(": masked: score N is low (45); unreadable (15).")
@@ -68,4 +73,4 @@ def test_a_success_that_was_left_out_counts_in_the_number_of_those_that_could_su
 
 def test_an_episode_without_an_outcome_tells_nothing():
     unknown = [replace(episode, scored=False) for episode in EPISODES]
-    assert repeat(unknown, EnvPool(SUITE.require_env, SUITE.rules), SUITE.rules, seed=0).kept.n == 0
+    assert repeat(unknown, EnvPool(SUITE.require_env, SUITE.rules), SUITE.rules, seed=0).successes_reproduced.n == 0

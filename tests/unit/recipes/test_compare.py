@@ -293,14 +293,14 @@ def test_an_ablation_costs_what_it_costs_beside_the_real_arm_of_its_own_algorith
 
 def test_verdicts_on_real_episodes_are_counted_over_the_seeds_that_have_them(tmp_path: Path):
     def judged(accepted: int, kept: int) -> dict[str, Any]:
-        return {"logs": {name: asdict(wilson(k, n)) for name, k, n in (("false_success", accepted, 10), ("kept", kept, 40))}}
+        return {"logs": {name: asdict(wilson(k, n)) for name, k, n in (("false_success", accepted, 10), ("true_positive_rate", kept, 40))}}
 
     a, b = (
         finished(tmp_path / str(seed), seed, dream=entry(80, verifiers=judged(accepted, 30 + seed))) for seed, accepted in ((0, 0), (1, 2))
     )
     found = comparison.of_runs([a, b], latency_s=1.0)
     rates = found["table1"]["dream"]["verifiers"]["logs"]
-    assert (rates["false_success"]["value"], rates["false_success"]["n"]) == (0.1, 20) and rates["kept"]["value"] == 61 / 80
+    assert (rates["false_success"]["value"], rates["false_success"]["n"]) == (0.1, 20) and rates["true_positive_rate"]["value"] == 61 / 80
     assert "| Dream | logs | 10.0 [2.8, 30.1] | 20 | 76.2 [65.9, 84.2] | 80 |" in comparison.markdown(found)
     assert comparison.VERIFIED not in comparison.markdown(comparison.of_runs([finished(tmp_path / "c", 2, dream=entry(80))], latency_s=1.0))
 

@@ -136,10 +136,12 @@ def test_real_episodes_that_a_policy_ended_are_judged_as_if_they_claimed_a_succe
     judged = summary["dream"]["verifiers"]
     assert set(judged) == {"accept_all", "logs", "probes", "text_check"}
     everyone = judged["accept_all"]
-    assert everyone["kept"]["n"] == sum(t.success for t in ended) and everyone["false_success"]["n"] == sum(not t.success for t in ended)
+    assert everyone["true_positive_rate"]["n"] == sum(t.success for t in ended) and everyone["false_success"]["n"] == sum(
+        not t.success for t in ended
+    )
     last = LearnedVerifier.load(run.path / "checkpoints" / run.data("dream")["judged_with"])
     passed = [verdict.passed for verdict in last.judge([(t.task.instruction, t.transitions) for t in ended])]
-    accepted = [judged["probes"][name]["value"] * judged["probes"][name]["n"] for name in ("kept", "false_success")]
+    accepted = [judged["probes"][name]["value"] * judged["probes"][name]["n"] for name in ("true_positive_rate", "false_success")]
     assert passed and sum(accepted) == pytest.approx(sum(passed))
     assert "verifiers" not in summary["warm_start"], "nothing judged it"
 
@@ -349,7 +351,7 @@ def test_rates_of_probes_weigh_each_by_one_over_its_probability():
         claim("e", real=False, verdict=""),  # recalled: the verifier was not asked
     ]
     rates = probe_rates(probes)
-    assert [rates.false_success.value, rates.kept.value, rates.accepted_false.value] == pytest.approx([0.8, 0.5, 0.8])
+    assert [rates.false_success.value, rates.true_positive_rate.value, rates.accepted_false.value] == pytest.approx([0.8, 0.5, 0.8])
     assert rates.claims_true.value == pytest.approx(2 / 7)
 
 

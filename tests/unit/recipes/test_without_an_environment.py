@@ -14,7 +14,7 @@ from toy import LOOP, SHARED, command, object_in, shrink
 from dreamgym.config import build, dump
 from dreamgym.envs import corridor
 from dreamgym.errors import ConfigError
-from dreamgym.evals.recorded_actions import Repeated
+from dreamgym.evals.recorded_actions import RecordedReplay
 from dreamgym.evals.success import success
 from dreamgym.recipes import factory
 from dreamgym.recipes.config import RunConfig
@@ -70,7 +70,7 @@ def test_a_run_from_logs_alone_finishes_and_says_what_it_left_out(
     assert measured["recorded"] and "near_misses" not in measured and measured["with_guard"]["decided_by"]["steps"] > 0
     assert found["fidelity"]["no_model"]["with_guard"]["state_exact_valid"]["n"] == measured["with_guard"]["state_exact_valid"]["n"]
     assert found["uncertified"]["dream"]["uncertified_dream_success"]["n"] <= 6
-    assert found["repeated"]["kept"]["n"] + found["repeated"]["accepted"]["n"] > 0
+    assert found["recorded_replay"]["successes_reproduced"]["n"] + found["recorded_replay"]["failures_accepted"]["n"] > 0
     code, out, err = command(monkeypatch, capsys, "fidelity", run.path)
     assert code == 0 and "uncertified" in out and "near misses are left out" in out, err
     code, out, err = command(monkeypatch, capsys, "fidelity", run.path, "--held-out", "2", "--json")
@@ -93,7 +93,7 @@ def test_no_policy_is_trained_in_a_dream_in_which_recorded_successes_fail(
     config = build(RunConfig, {**SETTINGS, "logs": {"trajectories": 60}})
     with RunDir.open(tmp_path / "source", dump(config)) as run:
         prepare_logs(run, config)
-    few = Repeated(wilson(3, 30), wilson(0, 30), wilson(200, 300), left_out=0, successes_left_out=0, reasons={})
+    few = RecordedReplay(wilson(3, 30), wilson(0, 30), wilson(200, 300), left_out=0, successes_left_out=0, reasons={})
     monkeypatch.setattr(uncertified, "repeat", lambda *_, **__: few)
     logs, file = tmp_path / "source" / "episodes" / "logs.jsonl", tmp_path / "run.toml"
     shared = SHARED[SHARED.index("[logs]") :].replace("trajectories = 40\n", "")
@@ -109,11 +109,13 @@ def test_no_policy_is_trained_in_a_dream_in_which_recorded_successes_fail(
 
 
 @pytest.mark.parametrize(
-    ("kept", "of", "left_out", "stops"), [(0, 0, 20, True), (7, 7, 19, True), (7, 7, 5, False), (0, 0, 0, False), (20, 40, 0, False)]
+    ("reproduced", "of", "left_out", "stops"), [(0, 0, 20, True), (7, 7, 19, True), (7, 7, 5, False), (0, 0, 0, False), (20, 40, 0, False)]
 )
-def test_successes_that_were_left_out_of_the_dream_did_not_succeed_there(kept: int, of: int, left_out: int, stops: bool, tmp_path: Path):
+def test_successes_that_were_left_out_of_the_dream_did_not_succeed_there(
+    reproduced: int, of: int, left_out: int, stops: bool, tmp_path: Path
+):
     with RunDir.open(tmp_path / "run", "seed = 0\n") as run:
-        run.mark("repeated", asdict(Repeated(wilson(kept, of), wilson(0, 9), wilson(1, 2), left_out + 3, left_out, {})))
+        run.mark("recorded_replay", asdict(RecordedReplay(wilson(reproduced, of), wilson(0, 9), wilson(1, 2), left_out + 3, left_out, {})))
         reason = uncertified.contradicts_its_logs(run)
     assert bool(reason) is stops and (not stops or f"of {of + left_out} recorded successes" in reason)
 

@@ -637,13 +637,16 @@ def test_a_learned_verifier_is_described_by_what_its_threshold_rests_on_and_by_i
     assert sentences.verifiers(run) == []
     fitted = {**run.phases, "verifier": {"status": "uncertified under policy shift: calibrated on logs"}}
     assert "calibrated on logs" in sentences.verifiers(replace(run, phases=fitted))[0]
-    rates = {name: asdict(wilson(k, 40)) for name, k in (("false_success", 2), ("kept", 30), ("accepted_false", 3), ("claims_true", 10))}
+    rates = {
+        name: asdict(wilson(k, 40))
+        for name, k in (("false_success", 2), ("true_positive_rate", 30), ("accepted_false", 3), ("claims_true", 10))
+    }
     judged = {"calibration": {"status": "certified"}, "probes": 40, "rates": rates}
     probed = {**fitted, "dream": {**run.phases["dream"], "verifier": judged}}
     (text,) = sentences.verifiers(replace(run, phases=probed))
     assert "learned from the logs, certified. Before it was fitted to them: 25.0 %" in text and "accepted 5.0 %" in text
-    by_logs = {name: asdict(wilson(k, n)) for name, k, n in (("false_success", 10, 20), ("kept", 60, 80))}
-    by_probes = {name: asdict(wilson(k, n)) for name, k, n in (("false_success", 1, 20), ("kept", 72, 80))}
+    by_logs = {name: asdict(wilson(k, n)) for name, k, n in (("false_success", 10, 20), ("true_positive_rate", 60, 80))}
+    by_probes = {name: asdict(wilson(k, n)) for name, k, n in (("false_success", 1, 20), ("true_positive_rate", 72, 80))}
     judged_real = {"verifiers": {"logs": by_logs, "probes": by_probes}}
     (text,) = sentences.verifiers(replace(run, phases={**probed, "eval-dream": judged_real}))
     assert "Of 100 real episodes of held-out tasks that the policy ended: fitted to logs alone, it accepts 50.0 %" in text
