@@ -36,22 +36,23 @@ class Policies:
         block: PolicyConfig,
         rules: TextRules,
         tokenizer: Any,
-        words: Vocabulary,
+        vocabulary: Vocabulary,
         *,
         served: Path,
         device: str = "cpu",
         seed: int = 0,
     ) -> None:
-        """`served` is the folder from which a server reads weights; `tokenizer`, `words` and `device` are those of the small transformer.
-        ConfigError when nothing says how actions are written; UsageError for a backbone that is not here, or has no chat template."""
+        """`served` is the folder from which a server reads weights; `tokenizer`, `vocabulary` and `device` are those of the small
+        transformer. ConfigError when nothing says how actions are written; UsageError for a backbone that is not here, or has
+        no chat template."""
         self.block, self.rules, self.tokenizer = block, rules, tokenizer
         self.served, self.device, self.seed = served, device, seed
-        self.template: Template = Markers(words)
+        self.template: Template = Markers(vocabulary)
         if block.backbone is not None:
             self.tokenizer = backbones.load_tokenizer(block.backbone)
             self.template = _chat(block, rules, self.tokenizer)
 
-    def first(self, checkpoint: Path) -> Any:
+    def initial_model(self, checkpoint: Path) -> Any:
         """Return what the warm start begins as: the small model at `checkpoint`, or the backbone itself."""
         return self.load(checkpoint) if self.block.backbone is None else backbones.load(self.block.backbone, seed=self.seed)[0]
 

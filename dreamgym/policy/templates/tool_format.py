@@ -70,7 +70,7 @@ class ToolFormat:
         self.control = {name: i for i, name in chat.special.items()}
         self._forged = re.compile("|".join(map(re.escape, sorted(self.control, key=len, reverse=True))) or "(?!)")
         self.tools = [{"type": "function", "function": dict(self._harmless(tool))} for tool in tools]
-        self._content, self._json_arguments = self._manner()
+        self._content, self._json_arguments = self._call_settings()
         self._lead = self._reply_lead()
         single = self._call_text([_marked(0)])
         try:
@@ -80,7 +80,7 @@ class ToolFormat:
             double, self.parallel = "", False
         self.shape = _shape_of(single, double if self.parallel else "")
         self.end = self._end
-        self._escape_json, self._strips = self._result_manner()
+        self._escape_json, self._strips = self._result_settings()
         self._result_parts = lru_cache(maxsize=256)(self._find_result_parts)
         self.letters = self._tags(single)
         self._written = lru_cache(maxsize=20_000)(self._write)
@@ -203,7 +203,7 @@ class ToolFormat:
             raise NoToolFormat(f"The chat template of '{self.chat.name}' refuses tool calls ({error}).") from error
         return text.rpartition(user)[2]
 
-    def _manner(self) -> tuple[str | None, bool]:
+    def _call_settings(self) -> tuple[str | None, bool]:
         """(content of a turn of calls, whether arguments are given as JSON text), as the template wants them."""
         for self._content, self._json_arguments in product(("", None), (False, True)):
             try:
@@ -252,7 +252,7 @@ class ToolFormat:
                 return tuple(parts), len(marks)
         raise NoToolFormat(f"The chat template of '{self.chat.name}' does not show the results of calls.")
 
-    def _result_manner(self) -> tuple[bool | None, bool]:
+    def _result_settings(self) -> tuple[bool | None, bool]:
         """(how results are escaped: None as they are, else JSON with or without ASCII alone; whether they are stripped)."""
         wide = f' {RESULT.format(0)} "é\n '
         text = self._after_user(self._messages([_marked(0)], [wide]))

@@ -33,7 +33,7 @@ def converge_sft(run: RunDir, context: RunContext, config: SFTConfig, *, patienc
     """
     if run.done("sft"):
         return
-    model = context.policies.first(context.checkpoint("experience"))
+    model = context.policies.initial_model(context.checkpoint("experience"))
     ids, weights = demonstrations(context)
     if "choice of SFT on development tasks" in context.skipped:
         losses = fit(run, "sft", model, ids, weights, config, seed=context.config.seed)

@@ -19,7 +19,7 @@ def warm_start(run: RunDir, context: RunContext, *, start: str = "experience") -
     the successful logs."""
     if run.done("warm_start"):
         return
-    model = context.policies.first(context.checkpoint(start))
+    model = context.policies.initial_model(context.checkpoint(start))
     if not context.config.warm_start.epochs:
         context.save_policy(model, "warm_start")
         run.mark("warm_start", {"demonstrations": 0, "tokens": 0, "seconds": 0.0})

@@ -122,7 +122,7 @@ def test_experience_model_and_policy_differ_by_adapters_over_the_same_weights(in
     config = settings(tmp_path / "run.toml", instruct, "lora = {rank = 4}")
     with context.open_run(tmp_path / "run", config) as run:
         shared = prepare_logs(run, config)
-    dreamer, policy = shared.load_experience_model("tokenizer"), shared.policies.first(tmp_path)
+    dreamer, policy = shared.load_experience_model("tokenizer"), shared.policies.initial_model(tmp_path)
     frozen = [{p.data_ptr() for name, p in m.named_parameters() if "base_layer" in name and "proj" in name} for m in (dreamer, policy)]
     assert frozen[0] == frozen[1] != set()
     own = [{p.data_ptr() for p in m.parameters() if p.requires_grad} for m in (dreamer, policy)]

@@ -57,7 +57,7 @@ def skilled(blank: Path) -> Path:
     """One that has seen the corridor, and gets some tasks right: often enough that the last bits of its weights, which differ between
     processes, do not decide whether a group is mixed."""
     policies = policies_of(PolicyConfig(backbone=BackboneConfig(model=str(blank)), instructions=SAY))
-    model = policies.first(blank)
+    model = policies.initial_model(blank)
     shown = [
         policies.demonstrations(SUITE.demonstrate(task, "expert", seed=i))[0] for i in range(3) for task in SUITE.tasks("train", 20, seed=0)
     ]
@@ -106,7 +106,7 @@ def test_a_backbone_may_go_as_it_came_and_the_same_command_goes_on(
 
 def test_what_was_read_of_an_instruct_model_reads_like_its_own_words(blank: Path) -> None:
     policies = policies_of(PolicyConfig.model_validate({"backbone": {"model": str(blank)}}))
-    model = policies.first(Path("nowhere"))
+    model = policies.initial_model(Path("nowhere"))
     (task, *_) = SUITE.tasks("train", 1, seed=0)
     ((ids, weights),) = policies.demonstrations(SUITE.demonstrate(task, "expert", seed=0))
     said = policies.tokenizer.decode([i for i, weight in zip(ids, weights, strict=True) if weight])

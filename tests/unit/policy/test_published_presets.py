@@ -45,7 +45,7 @@ def test_a_preset_of_a_published_policy_takes_a_training_step(name: str, tmp_pat
     block, settings = config.policy.model_copy(update={"instructions": "Such as Action: left."}), config.rl
     suite = corridor.make(length=4, keys=False, max_steps=4)
     policies = Policies(block, suite.rules, None, {END: 1}, served=tmp_path / "served")  # type: ignore[arg-type]
-    model = policies.first(tmp_path)
+    model = policies.initial_model(tmp_path)
     agent = policies.agent(model, full_precision=not settings.learner.bf16)
     state = Observation("a corridor")
     prompt = agent.template.opening("go left", state.text)

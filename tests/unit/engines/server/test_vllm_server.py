@@ -82,7 +82,7 @@ def test_a_policy_that_the_server_samples_is_trained_here(checkpoint: Path, floa
     check_policy(block, SUITE.rules)
     words = Vocabulary(list, bytes, dict.fromkeys((TASK, STATE, ACT, END), 0))  # type: ignore[arg-type]  # of a small policy: unused
     policies = Policies(block, SUITE.rules, None, words, served=tmp_path / "served")
-    model = policies.first(tmp_path)
+    model = policies.initial_model(tmp_path)
     agent = policies.agent(model, full_precision=True)
     algorithm = make("train.algos", "grpo")
     learner = Learner(
