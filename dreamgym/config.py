@@ -32,7 +32,7 @@ class Config(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
-    def explained_by(self) -> tuple[type[Config], ...]:
+    def documented_by(self) -> tuple[type[Config], ...]:
         """The classes whose source explains the settings: of a block that holds a plug-in's settings, the plug-in's too."""
         return (type(self),)
 
@@ -197,11 +197,11 @@ def template(config: Config) -> str:
 def _explanations(config: Config, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
     """The first sentence of what stands below each setting in the source, or of its block's docstring, by its path."""
     below: dict[str, str] = {}
-    for config_class in (base for cls in config.explained_by() for base in reversed(cls.__mro__) if issubclass(base, Config)):
+    for config_class in (base for cls in config.documented_by() for base in reversed(cls.__mro__) if issubclass(base, Config)):
         for field, after in pairwise(_class_body(config_class)):
             if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
                 below[ast.unparse(field.target)] = str(after.value.value)
-    annotations = {name: field.annotation for config_class in config.explained_by() for name, field in config_class.model_fields.items()}
+    annotations = {name: field.annotation for config_class in config.documented_by() for name, field in config_class.model_fields.items()}
     for name, value in config:
         annotation = annotations[name]
         block = next((arg for arg in get_args(annotation) or [annotation] if _is_block(arg)), None)

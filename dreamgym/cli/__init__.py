@@ -18,7 +18,7 @@ from dreamgym.runs.threads import limit_spinning
 
 INTERRUPTED = 130  # typer's exit code for Ctrl-C
 TERMINATED = 143  # the shell's code for a process that SIGTERM ended
-app = typer.Typer(help="Train LLM agents inside a reasoning experience model (DreamGym, arXiv:2511.03773).", no_args_is_help=True)
+app = typer.Typer(help="Train LLM agents inside an LLM experience model (DreamGym, arXiv:2511.03773).", no_args_is_help=True)
 
 
 def _version(wanted: bool) -> None:

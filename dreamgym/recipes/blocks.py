@@ -216,7 +216,7 @@ class ExperienceConfig(Config):
             check(self.backbone, **self.verifier.settings)
         return self
 
-    def explained_by(self) -> tuple[type[Config], ...]:
+    def documented_by(self) -> tuple[type[Config], ...]:
         return type(self), getattr(plugins.load("experience.models", self.name), "Config", Config)
 
     @property
@@ -290,7 +290,7 @@ class AlgorithmConfig(Config):
         _check_algorithm(named["name"], algorithm)
         return {"name": named["name"], **algorithm.config.model_dump()}
 
-    def explained_by(self) -> tuple[type[Config], ...]:
+    def documented_by(self) -> tuple[type[Config], ...]:
         return type(self), type(plugins.named("train.algos", self.model_dump()).config)
 
 
