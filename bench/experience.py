@@ -92,7 +92,7 @@ def replay_dreams(config: RunConfig, path: Path) -> dict[str, Any]:
         warm_start(run, context)
         run_rl_phase(run, context, Loop("dream", "warm_start", config.dream, "dream", config))
         audit(run, replace(context), "dream")
-        return replayed_dreams.audited(run.data("audit"))
+        return replayed_dreams.audit_measures(run.data("audit"))
 
 
 def rows(found: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:

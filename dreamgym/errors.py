@@ -126,7 +126,7 @@ def explain(error: BaseException, name: object = "") -> DreamGymError | None:
 
 
 @contextmanager
-def explained(name: object) -> Iterator[None]:
+def explain_errors(name: object) -> Iterator[None]:
     """Raise what `explain` makes of an error in the block, with the name of the file or the address that the block uses."""
     try:
         yield

@@ -81,7 +81,7 @@ def make(kind: str, name: str, /, **config: Any) -> Any:
     return plugin(**config)
 
 
-def named(kind: str, settings: Mapping[str, Any]) -> Any:
-    """Build the plug-in that settings name, from the rest of them: `named("train.algos", {"name": "ppo", "gamma": 0.95})`."""
+def make_named(kind: str, settings: Mapping[str, Any]) -> Any:
+    """Build the plug-in that settings name, from the rest of them: `make_named("train.algos", {"name": "ppo", "gamma": 0.95})`."""
     rest = dict(settings)
     return make(kind, rest.pop("name"), **rest)

@@ -64,9 +64,9 @@ def annotate(
     address: dict[str, Any] = {"api_key_env": api_key_env, "concurrency": concurrency}
     limits = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute}
     prices = {"price_per_million_input": price_input, "price_per_million_output": price_output}
-    how = chat_server.asking(max_tokens=max_tokens, temperature=temperature, send_seed=send_seed, format=form, max_cost=max_dollars)
+    how = chat_server.ask_config(max_tokens=max_tokens, temperature=temperature, send_seed=send_seed, format=form, max_cost=max_dollars)
     episodes = read_logs(logs, out)  # before a model is loaded, which takes minutes
-    with chat_server.opened(model, base_url, engine_options or (), **address, **limits, **prices) as chat:
+    with chat_server.open_chat(model, base_url, engine_options or (), **address, **limits, **prices) as chat:
         found = run(chat, episodes, out, how, dry_run=dry_run)
     if as_json:
         print(json.dumps(found))
@@ -111,9 +111,9 @@ def judge(
     address: dict[str, Any] = {"api_key_env": api_key_env, "concurrency": concurrency}
     limits = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute}
     prices = {"price_per_million_input": price_input, "price_per_million_output": price_output}
-    how = chat_server.asking(max_tokens=max_tokens, temperature=temperature, send_seed=send_seed, format=form, max_cost=max_dollars)
+    how = chat_server.ask_config(max_tokens=max_tokens, temperature=temperature, send_seed=send_seed, format=form, max_cost=max_dollars)
     name = dreams_of(run, dreams)  # before a model is loaded, which takes minutes
-    with chat_server.opened(model, base_url, engine_options or (), **address, **limits, **prices) as chat:
+    with chat_server.open_chat(model, base_url, engine_options or (), **address, **limits, **prices) as chat:
         found = judge_run(chat, run, JudgeConfig(n=n, controls=controls, seed=seed, ask=how), dreams=name)
     if as_json:
         print(json.dumps(found))

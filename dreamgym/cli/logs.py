@@ -106,7 +106,7 @@ def mapping(
     if mapper is not None:
         chosen, judged = fitted.make(file=mapper), episodes
     else:
-        learned, judged = fitted.divided(episodes)
+        learned, judged = fitted.split_by_instruction(episodes)
         chosen = fitted.fit(learned)
     found = measure(chosen, judged)
     if out is not None:

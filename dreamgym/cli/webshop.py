@@ -78,15 +78,15 @@ def build(
     """Build a catalogue and its search index once, so that it opens in moments (built = "FOLDER" in the configuration)."""
     _begin()
     from dreamgym.envs.webshop import lifelike, store
-    from dreamgym.errors import UsageError, counted, explained
+    from dreamgym.errors import UsageError, counted, explain_errors
 
     if (size is None) == (items is None) or (items is None) != (attributes is None):
         raise UsageError("Give either --items and --attributes, or --size.")
     for file in (items, attributes):
         if file:
-            with explained(file):
+            with explain_errors(file):
                 file.open("rb").close()
-    with explained(out):  # a full disk names no file
+    with explain_errors(out):  # a full disk names no file
         if size is not None:
             items, attributes = lifelike.write(out, size, seed)
         assert items and attributes, "checked above"

@@ -67,5 +67,5 @@ def try_out(settings: Mapping[str, Any]) -> None:
 
 def executor(settings: Mapping[str, Any]) -> Executor:
     """The executor of these settings."""
-    made: Executor = plugins.named("exec", settings)
+    made: Executor = plugins.make_named("exec", settings)
     return made

@@ -22,8 +22,8 @@ from pydantic import AfterValidator, Field
 
 from dreamgym.config import Config
 from dreamgym.engines import check_settings
-from dreamgym.errors import RunDirError, UsageError, explained
-from dreamgym.experience.json_replies import BadReply, Format, Message, response_format, tokens_of, unmarked
+from dreamgym.errors import RunDirError, UsageError, explain_errors
+from dreamgym.experience.json_replies import BadReply, Format, Message, escape_markers, response_format, tokens_of
 from dreamgym.protocols import Chat
 from dreamgym.runs.files import append_jsonl, read_jsonl, without_lone_surrogates
 from dreamgym.usage import Usage
@@ -179,7 +179,7 @@ class _Asking(Generic[T]):
 def _correction(reply: Reply[Any]) -> list[Message]:
     """The model's own words and what is wrong with them."""
     demand = f"That could not be used: {reply.problem}. Answer again, with the whole JSON object and nothing else."
-    return [{"role": "assistant", "content": unmarked(reply.raw)}, {"role": "user", "content": unmarked(demand)}]
+    return [{"role": "assistant", "content": escape_markers(reply.raw)}, {"role": "user", "content": escape_markers(demand)}]
 
 
 class Budget:
@@ -254,7 +254,7 @@ class ReplyLog:
         if self.path is None:
             yield
             return
-        with explained(self.path):
+        with explain_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lock = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o644)
         try:

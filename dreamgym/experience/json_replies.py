@@ -37,10 +37,10 @@ class BadReply(Exception):
 
 def data(value: Any) -> str:
     """`value` as JSON in which text stands for itself only: it ends no string, and spells no marker of any chat template."""
-    return unmarked(json.dumps(value, ensure_ascii=False, indent=1))
+    return escape_markers(json.dumps(value, ensure_ascii=False, indent=1))
 
 
-def unmarked(text: str) -> str:
+def escape_markers(text: str) -> str:
     """The text with its markers escaped as JSON escapes letters: within a JSON string it still reads the same."""
     return MARKERS.sub(lambda mark: f"\\u{ord(mark[0]):04x}", without_lone_surrogates(text))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dreamgym.errors import UsageError, explained, reason_of, unreadable
+from dreamgym.errors import UsageError, explain_errors, reason_of, unreadable
 from dreamgym.logs.formats import CHAT, ORDER, LogFormat, recognise
 from dreamgym.logs.formats.openai import is_plain
 from dreamgym.logs.records import Account
@@ -41,7 +41,7 @@ class LogFile:
             advance(self.path.stat().st_size)
             return
         places: dict[str, list[int]] = {}
-        with explained(self.path), self.path.open("rb") as file:
+        with explain_errors(self.path), self.path.open("rb") as file:
             number, start = 0, 0
             for number, line in enumerate(file, start=1):
                 account.here = f"{self.path.name}, line {number}"
@@ -80,7 +80,7 @@ class LogFile:
 def open_log(path: Path, form: LogFormat | None) -> LogFile:
     """The file with its format, recognised where none is given: of several the most specific one, since conversations without tools have
     no marks of their own. UsageError for a file that holds nothing of a known or the given format."""
-    with explained(path), path.open("rb") as file:
+    with explain_errors(path), path.open("rb") as file:
         head = [line for line in (file.readline() for _ in range(LOOKED_AT)) if line.strip()]
     if head and b"\0" in head[0]:
         raise UsageError(f"'{path}' is a binary file. Expected JSON or JSON Lines: decompress an archive, and never give a pickle.")
@@ -134,7 +134,7 @@ def _value(line: bytes, account: Account) -> Any:
 
 
 def _load(path: Path) -> Any:
-    with explained(path):
+    with explain_errors(path):
         data = path.read_bytes()
     if not data.strip():
         raise UsageError(f"'{path}' is empty. Expected a log, as JSON or JSON Lines.")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dreamgym.errors import UsageError, explained
+from dreamgym.errors import UsageError, explain_errors
 from dreamgym.logs.formats._values import parsed
 from dreamgym.logs.records import LoggedEpisode
 from dreamgym.runs.files import is_number
@@ -111,7 +111,7 @@ def outcomes(success: str | None = None, ids: Path | None = None, score: str | N
     if sum(one is not None for one in (success, ids, score)) > 1:
         raise UsageError("Give one of --success, --success-ids and --success-score: an episode has one outcome.")
     if ids is not None:
-        with explained(ids):
+        with explain_errors(ids):
             return Outcomes(ids=frozenset(filter(None, map(str.strip, ids.read_text("utf-8").splitlines()))))
     if score is not None:
         return Outcomes(score=condition(score))

@@ -284,14 +284,14 @@ class AlgorithmConfig(Config):
         if not isinstance(named["name"], str):
             raise ValueError("an algorithm's name is text such as 'grpo'")
         try:
-            algorithm = plugins.named("train.algos", named)
+            algorithm = plugins.make_named("train.algos", named)
         except ConfigError as error:
             raise ValueError(str(error).rstrip(".")) from error  # pydantic names the block that it is of
         _check_algorithm(named["name"], algorithm)
         return {"name": named["name"], **algorithm.config.model_dump()}
 
     def documented_by(self) -> tuple[type[Config], ...]:
-        return type(self), type(plugins.named("train.algos", self.model_dump()).config)
+        return type(self), type(plugins.make_named("train.algos", self.model_dump()).config)
 
 
 ALGORITHM = ("config", "grouped", "compute_advantages", "loss")
@@ -410,7 +410,7 @@ class RLConfig(Config):
     @classmethod
     def _check_group_size(cls, size: int, info: ValidationInfo) -> int:
         algorithm = info.data.get("algorithm")  # absent when it is itself invalid
-        if size < 2 and algorithm and plugins.named("train.algos", algorithm.model_dump()).grouped:
+        if size < 2 and algorithm and plugins.make_named("train.algos", algorithm.model_dump()).grouped:
             raise ValueError(f"must be greater than or equal to 2, because {algorithm.name} compares rollouts of the same task")
         return size
 
@@ -418,7 +418,7 @@ class RLConfig(Config):
     @classmethod
     def _check_refills(cls, refills: int, info: ValidationInfo) -> int:
         algorithm = info.data.get("algorithm")
-        if refills and algorithm and not plugins.named("train.algos", algorithm.model_dump()).grouped:
+        if refills and algorithm and not plugins.make_named("train.algos", algorithm.model_dump()).grouped:
             raise ValueError(f"must be 0, because {algorithm.name} learns from groups without variance too")
         return refills
 

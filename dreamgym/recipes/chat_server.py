@@ -15,7 +15,7 @@ from dreamgym.protocols import Chat
 
 
 @contextmanager
-def opened(model: str, base_url: str | None, more: Sequence[str] = (), **options: Any) -> Iterator[Chat]:
+def open_chat(model: str, base_url: str | None, more: Sequence[str] = (), **options: Any) -> Iterator[Chat]:
     """The engine of a chat host, by the options of `engines.server.ServerEngineConfig`; `more` are further ones as `name=value`, which
     come last. Without a `base_url` the engine `instruct`, which has the options of `more` alone.
 
@@ -36,7 +36,7 @@ def opened(model: str, base_url: str | None, more: Sequence[str] = (), **options
         engine.close()
 
 
-def asking(**options: Any) -> AskConfig:
+def ask_config(**options: Any) -> AskConfig:
     """How to ask, by the options of `AskConfig`; ConfigError names a wrong one."""
     return build(AskConfig, options, where="the options")
 

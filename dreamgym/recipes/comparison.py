@@ -31,7 +31,7 @@ def of_runs(paths: Sequence[Path], *, latency_s: float) -> dict[str, Any]:
     if not paths:
         raise UsageError("Nothing to compare. Give run directories, or --config FILE to train the arms of one.")
     if len(paths) == 1 and (paths[0] / "compare.json").is_file():
-        return costed(_finished(paths[0] / "compare.json"), latency_s)
+        return add_costs(_finished(paths[0] / "compare.json"), latency_s)
     groups: dict[str, list[tuple[str, dict[str, Any]]]] = {}
     for given in paths:
         name = given.name if sum(other.name == given.name for other in paths) == 1 else str(given)
@@ -84,10 +84,10 @@ def report_of(
     whole = {name: {"label": label, **entry} for name, (label, entry) in table.items() if entry}
     less = {name: {"label": label, **entry} for name, (label, entry) in ablated.items() if entry}
     report = {"table1": whole, "table2": less, "gains": gains_by_run(whole, less), "seeds": seeds, "commit": commit}
-    return costed(report | {"ablated": ablated_arm}, latency_s)
+    return add_costs(report | {"ablated": ablated_arm}, latency_s)
 
 
-def costed(report: dict[str, Any], latency_s: float) -> dict[str, Any]:
+def add_costs(report: dict[str, Any], latency_s: float) -> dict[str, Any]:
     """The report with every arm's cost: seconds of computing, and the latency of its real training and probing steps.
 
     Relative to the real arm of the same algorithm or run, or else to the first real arm. Logs are the same for all and charged to none.

@@ -17,7 +17,7 @@ from dreamgym.envs.env_pool import EnvPool
 from dreamgym.envs.induction import from_toml
 from dreamgym.envs.worker_pool import WorkerPool
 from dreamgym.envs.wrappers.induced_rules import InducedRules
-from dreamgym.errors import RunDirError, UsageError, explained
+from dreamgym.errors import RunDirError, UsageError, explain_errors
 from dreamgym.experience.fitted_models import FittedModels
 from dreamgym.llm import backbones, tiny
 from dreamgym.llm.vocabulary import Vocabulary
@@ -178,7 +178,7 @@ def open_context(path: Path) -> RunContext:
 
 def induced_rules(path: Path, inner: TextRules) -> InducedRules:
     """The rules in a run's `rules.toml`, as its logs show them or as somebody corrected them."""
-    with explained(path / INDUCED):
+    with explain_errors(path / INDUCED):
         text = (path / INDUCED).read_text(encoding="utf-8")
     return InducedRules(inner, from_toml(text, str(path / INDUCED)))
 

@@ -214,7 +214,7 @@ def _encoder(settings: str) -> Encoder:
     values = json.loads(settings)
     if values.get("name") == "hidden":
         values |= _model(values.pop("checkpoint", None))
-    instance: Encoder = plugins.named("replay.encoders", values)
+    instance: Encoder = plugins.make_named("replay.encoders", values)
     return instance
 
 

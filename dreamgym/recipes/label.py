@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from dreamgym.errors import RunDirError, UsageError, explained, reason_of
+from dreamgym.errors import RunDirError, UsageError, explain_errors, reason_of
 from dreamgym.experience.learned_verifier.labels import FILE, answered_draw, draw_of
 from dreamgym.runs.files import dumps, read_jsonl, write_atomic
 from dreamgym.runs.rundir import RunDir
@@ -130,7 +130,7 @@ def export(path: Path, file: Path, n: int) -> int:
 def read_answers(path: Path, file: Path, n: int) -> tuple[list[Candidate], dict[str, Answer]]:
     """The filled-in answers of an exported file. UsageError with the line and the reason, such as rows of another draw; then nothing is
     stored."""
-    with explained(file):
+    with explain_errors(file):
         lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
     shown = candidates(path, n)
     known, answers = {one.episode.id for one in shown}, dict[str, Answer]()

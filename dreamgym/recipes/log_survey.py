@@ -14,7 +14,7 @@ from dreamgym.envs.base import EnvSuite, TextRules
 from dreamgym.envs.tools.rules import ToolRules
 from dreamgym.envs.tools.schemas import read_tools
 from dreamgym.errors import UsageError, counted
-from dreamgym.experience.learned_verifier.cases import ended
+from dreamgym.experience.learned_verifier.cases import scored_episodes
 from dreamgym.experience.prompts import PromptParts, Step, answer, encode_delta, opening
 from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.llm.vocabulary import Vocabulary
@@ -120,7 +120,7 @@ def examine(files: Sequence[Path], *, env: str | None = None, backbone: Backbone
     succeeds (no policy could start from them), and for a backbone that is not here."""
     found = [(file, episode) for file in files for episode in read_trajectories(file)]
     episodes = [episode for _, episode in found]
-    wins, claims = sum(episode.success for episode in episodes), Counter(episode.success for episode in ended(episodes))
+    wins, claims = sum(episode.success for episode in episodes), Counter(episode.success for episode in scored_episodes(episodes))
     unknown = sum(not episode.scored for episode in episodes)
     if not wins:
         raise UsageError(

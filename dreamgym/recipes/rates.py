@@ -68,7 +68,7 @@ def of_backbone(config: BackboneConfig, load: Workload) -> tuple[Rates, str]:
     measured = of([partial(backbones.excerpt, config, n) for n in depths], load, rows)
     if len(depths) == 1:
         return measured[0], f"'{config.model}' measured with random weights"
-    return extrapolated(measured[0], measured[1], deep - 1, layers - 1), (
+    return extrapolate(measured[0], measured[1], deep - 1, layers - 1), (
         f"'{config.model}' extrapolated to {layers} layers from 1 and {deep} with random weights"
     )
 
@@ -78,7 +78,7 @@ def of_small(build: Callable[[], tuple[Any, Any]], load: Workload) -> Rates:
     return of([build], load, load.at_once)[0]
 
 
-def extrapolated(shallow: Rates, deep: Rates, added: int, wanted: int) -> Rates:
+def extrapolate(shallow: Rates, deep: Rates, added: int, wanted: int) -> Rates:
     """The rates of a model with `wanted` layers more than the shallow one, of which the deep one has `added`."""
 
     def rate(first: float, second: float) -> float:

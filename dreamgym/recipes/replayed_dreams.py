@@ -41,14 +41,17 @@ def replays(path: Path, n: int) -> dict[str, Any]:
 
 
 def dream_measures(run: RunDir, audit: dict[str, Any] | None) -> dict[str, Any]:
-    """What a run knows of its trained policy's dreams: `audited`, with the gap and what decided the steps of its first RL in the dream."""
+    """What a run knows of its trained policy's dreams: `audit_measures`, with the gap and what decided the steps of its first RL in the
+    dream."""
     loops = [run.data(name).get("decided_by") for name in run.finished()]
     dreamed = next((shares(found) for found in loops if found and any(found["states"].values())), None)
     gap = gap_phase(run.finished())
-    return audited(audit, run.data(gap) if gap else None, dreamed)
+    return audit_measures(audit, run.data(gap) if gap else None, dreamed)
 
 
-def audited(audit: dict[str, Any] | None, gap: dict[str, Any] | None = None, decided_by: dict[str, Any] | None = None) -> dict[str, Any]:
+def audit_measures(
+    audit: dict[str, Any] | None, gap: dict[str, Any] | None = None, decided_by: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Paired replay with the guard, without it and of the control (`audit`), and the gap, under the names that programs read. None for what
     was not measured. `decided_by` is taken where no dream was replayed."""
     if audit is None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from dreamgym import config as configuration
 from dreamgym import plugins
-from dreamgym.errors import ConfigError, UsageError, explained, nearest
+from dreamgym.errors import ConfigError, UsageError, explain_errors, nearest
 from dreamgym.recipes import inputs
 from dreamgym.recipes.config import BaselineConfig, CompareConfig, RunConfig, SharedConfig, TrainConfig
 from dreamgym.recipes.resume import read_by
@@ -78,7 +78,7 @@ def train_settings(path: Path, file: Path | None, overrides: Sequence[str]) -> T
         inputs.require_same(path)
     if not (path / "episodes" / "logs.jsonl").exists():
         for one in found.logs.files:
-            with explained(one):
+            with explain_errors(one):
                 one.open("rb").close()
     return found
 

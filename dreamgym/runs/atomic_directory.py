@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from dreamgym.errors import explained
+from dreamgym.errors import explain_errors
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of <fcntl.h> and <linux/fs.h>
 ABANDONED_S = 3600
@@ -27,7 +27,7 @@ CANNOT = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
 def replace(path: Path | str, fill: Callable[[Path], object]) -> Path:
     """Let `fill` write a fresh directory, then put it at `path`; one that was there before is replaced, or stays when `fill` fails."""
     path = Path(path)
-    with explained(path):
+    with explain_errors(path):
         _replace(path, fill)
     return path
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
-from dreamgym.errors import RunDirError, UsageError, explained, reason_of, unreadable
+from dreamgym.errors import RunDirError, UsageError, explain_errors, reason_of, unreadable
 
 
 def without_lone_surrogates(text: str) -> str:
@@ -43,12 +43,12 @@ def writing_lines(path: Path) -> Iterator[Callable[[str], None]]:
 def _replacing(path: Path) -> Iterator[BinaryIO]:
     """A file that takes the place of `path` when the block ends, and is removed when the block fails. A symbolic link stays: the file that
     it leads to is replaced."""
-    with explained(path):
+    with explain_errors(path):
         path = _linked(path)
         if path.exists() and not path.is_file():  # a device such as /dev/null would be replaced by a file
             raise IsADirectoryError(errno.EISDIR, "Not a regular file", str(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with explained(path):
+    with explain_errors(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(temporary, "wb") as file:
@@ -79,20 +79,20 @@ def _linked(path: Path) -> Path:
 
 def digest(path: Path) -> str:
     """A digest of a file's bytes."""
-    with explained(path), path.open("rb") as file:
+    with explain_errors(path), path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def copy_atomic(source: Path, target: Path) -> str:
     """Replace `target` by a copy of `source`, as `write_atomic` does, however large it is. Returns the copy's digest."""
-    with explained(source), source.open("rb") as data, _replacing(target) as file:
+    with explain_errors(source), source.open("rb") as data, _replacing(target) as file:
         shutil.copyfileobj(data, file, 1 << 20)
     return digest(target)
 
 
 def require_space(folder: Path, size: int) -> None:
     """UsageError where the disk of a folder has fewer than `size` bytes left."""
-    with explained(folder):
+    with explain_errors(folder):
         free = shutil.disk_usage(folder).free
     if free < size:
         raise UsageError(
@@ -104,7 +104,7 @@ def require_space(folder: Path, size: int) -> None:
 def append_jsonl(path: Path, record: Mapping[str, Any]) -> None:
     """Append one line, whole or not at all; a torn last line that a crash left behind is cut off first."""
     line = dumps(plain(record), allow_nan=False).encode("utf-8") + b"\n"
-    with explained(path):
+    with explain_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -131,7 +131,7 @@ def read_given_jsonl(path: Path, expected: str) -> Iterator[tuple[int, Any]]:
     """(line number, value) of a JSON Lines file that somebody names: blank lines are skipped, and the last one may lack its newline.
     UsageError, with the line or with what is `expected` of the file, for one that cannot be read."""
     try:
-        with explained(path):
+        with explain_errors(path):
             lines = path.read_text(encoding="utf-8").split("\n")
     except UsageError as error:
         raise UsageError(f"{error} Expected {expected}.") from error
@@ -163,7 +163,7 @@ def reading(path: Path | str) -> Iterator[None]:
 
 
 def _bytes(path: Path) -> bytes | None:
-    with explained(path):
+    with explain_errors(path):
         try:
             return path.read_bytes()
         except FileNotFoundError:

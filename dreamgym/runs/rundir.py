@@ -27,7 +27,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from dreamgym.config import parse, parse_text
-from dreamgym.errors import InvariantError, RunDirError, UsageError, explained
+from dreamgym.errors import InvariantError, RunDirError, UsageError, explain_errors
 from dreamgym.runs.episodes import episode_from_json, lines_of
 from dreamgym.runs.files import append_jsonl, dumps, plain, read_json, read_jsonl, write_atomic
 from dreamgym.types import Trajectory
@@ -61,7 +61,7 @@ class RunDir:
         has begun. RunDirError when one has, and when the directory is something else, has another format, or is in use by another process.
         """
         path = Path(path)
-        with explained(path):
+        with explain_errors(path):
             _require_run_or_empty(path)
             path.mkdir(parents=True, exist_ok=True)
             lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
@@ -78,7 +78,7 @@ class RunDir:
     def view(cls, path: Path | str, version: int = FORMAT) -> RunDir:
         """A finished or running run, for reading only."""
         path = Path(path)
-        with explained(path):
+        with explain_errors(path):
             if not (path / MARKER).is_file():
                 raise RunDirError(f"'{path}' is not a run directory: it has no {MARKER}. Give the directory that a run has written.")
             _config_digests(path, version)
@@ -91,7 +91,7 @@ class RunDir:
     def check(cls, path: Path, config_toml: str, read_by: Callable[[str], Sequence[str]]) -> None:
         """Raise what `open` would of the place and of another configuration, without taking the run: before anything is imported that
         takes seconds."""
-        with explained(path):
+        with explain_errors(path):
             _require_run_or_empty(path)
             _require_writable(path)
         if (path / MARKER).is_file():
@@ -211,7 +211,7 @@ class RunDir:
             raise RunDirError(
                 f"Process {holder} is working in '{self.path}'. Wait for it, stop it, or choose another directory."
             ) from error
-        with explained(self.path / LOCK):
+        with explain_errors(self.path / LOCK):
             os.ftruncate(self._lock, 0)
             os.pwrite(self._lock, str(os.getpid()).encode(), 0)
 
@@ -294,7 +294,7 @@ def _require_writable(path: Path) -> None:
 def require_place_for_runs(path: Path) -> None:
     """RunDirError where no run, and no folder with runs in it, can be made, or where a folder holds other things: before anything is
     imported that takes seconds."""
-    with explained(path):
+    with explain_errors(path):
         _require_writable(path)
         others = [item.name for item in path.iterdir() if not item.name.startswith(".")] if path.is_dir() else []
         if others and not any(next(path.glob(f"{below}{MARKER}"), None) for below in ("", "*/", "*/*/")):

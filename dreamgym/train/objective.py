@@ -122,7 +122,7 @@ def clipped_loss(inputs: LossInputs, config: ClippedConfig, *, log_ratio: torch.
     rho is the exponential of `log_ratio`, by default each token's own: log pi - log pi_old.
     """
     log_ratio = inputs.logprobs - inputs.old_logprobs if log_ratio is None else log_ratio
-    advantages = charged(inputs, config)
+    advantages = kl_penalised_advantages(inputs, config)
     ratio = log_ratio.clamp(-20, 20).exp()
     clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
     objective = (ratio * advantages).minimum(clipped * advantages)
@@ -158,7 +158,7 @@ def mean_over(values: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
     return (sums / counts.clamp(min=1))[groups]
 
 
-def charged(inputs: LossInputs, config: ObjectiveConfig) -> torch.Tensor:
+def kl_penalised_advantages(inputs: LossInputs, config: ObjectiveConfig) -> torch.Tensor:
     """Advantages with each token's KL estimate taken off where `kl_in` is "reward". A token pays for itself, not for those after it."""
     if inputs.ref_logprobs is None or not config.kl_coef or config.kl_in != "reward":
         return inputs.advantages

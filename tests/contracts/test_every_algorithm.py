@@ -151,13 +151,13 @@ PROMISES = [
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 @pytest.mark.parametrize("settings", CASES, ids=lambda settings: " ".join(map(str, settings.values())))
 def test_an_algorithm_keeps_every_promise(settings: dict[str, Any], promise: Callable[[Make], None]) -> None:
-    promise(lambda: plugins.named("train.algos", settings))
+    promise(lambda: plugins.make_named("train.algos", settings))
 
 
 @pytest.mark.parametrize("name", plugins.known("train.algos"))
 def test_a_configuration_completes_the_settings_reads_back_and_refuses_unknown_ones(name: str) -> None:
     block = AlgorithmConfig.model_validate({"name": name})
-    config = plugins.named("train.algos", block.model_dump()).config
+    config = plugins.make_named("train.algos", block.model_dump()).config
     assert isinstance(config, ObjectiveConfig) and config == plugins.make("train.algos", name).config and f'name = "{name}"' in dump(block)
     with pytest.raises(ConfigError, match=f"'entropy_cof' in algorithm {name}. Did you mean 'entropy_coef'"):
         build(AlgorithmConfig, {"name": name, "entropy_cof": 0.1})

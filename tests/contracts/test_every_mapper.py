@@ -112,12 +112,12 @@ PROMISES = [
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 def test_a_mapping_keeps_every_promise(settings: dict[str, Any], promise: Callable[[Made], None]) -> None:
-    promise(lambda: plugins.named(KIND, settings))
+    promise(lambda: plugins.make_named(KIND, settings))
 
 
 def test_a_setting_that_a_mapping_does_not_have_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"mapper\.colour"):
-        plugins.named(KIND, settings | {"colour": 1})
+        plugins.make_named(KIND, settings | {"colour": 1})
 
 
 # Mappings that break a promise each

@@ -29,7 +29,7 @@ from dreamgym.evals.paired_replay import summarise
 from dreamgym.evals.recorded_actions import RecordedReplay
 from dreamgym.recipes.config import CompareConfig, RunConfig, TrainConfig
 from dreamgym.recipes.phases.audit import fidelity_json
-from dreamgym.recipes.replayed_dreams import audited
+from dreamgym.recipes.replayed_dreams import audit_measures
 from dreamgym.report.metrics import METRICS
 from dreamgym.statistics import wilson
 
@@ -120,7 +120,7 @@ def test_every_key_of_fidelity_as_json_has_a_row_in_the_glossary_page_and_every_
     about = ("episodes", "transitions", "near_misses", "near_misses_that_took_effect", "near_misses_lost")
     about = (*about, "split", "episodes_seed", "recorded", "policy")
     gap = {"policy": "dream", "real_steps": 0, "revisits": {}, "revisits_no_model": {}, **asdict(compare_success([], []))}
-    found = audited(dict.fromkeys(("with_guard", "without_guard", "no_model"), audit), gap) | {
+    found = audit_measures(dict.fromkeys(("with_guard", "without_guard", "no_model"), audit), gap) | {
         "experience": "experience",
         "held_out": dict.fromkeys(about) | beside_control,
         "held_out_no_model": kinds,

@@ -46,7 +46,7 @@ def test_the_algorithm_of_the_tutorial_is_found_by_its_command_and_has_advantage
     monkeypatch.syspath_prepend(str(tmp_path))
     block = train_settings(tmp_path / run, None, settings).rl.algorithm
     assert block.model_dump()["margin"] == 0.1
-    raft = plugins.named("train.algos", block.model_dump())
+    raft = plugins.make_named("train.algos", block.model_dump())
     group = [SimpleNamespace(error=None, total_reward=reward, turns=[None] * 2) for reward in (1.0, 0.0, 0.95)]
     group.append(SimpleNamespace(error="broken", total_reward=0.0, turns=[None]))
     assert raft.compute_advantages([group, group[:1]]) == [[[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]], [[0.0, 0.0]]]

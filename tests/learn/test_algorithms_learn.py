@@ -114,7 +114,7 @@ def test_an_algorithm_raises_the_mean_success_of_three_seeds_in_the_real_corrido
             collect=lambda tasks, i, agent=agent, seed=seed: rollout_groups(
                 agent, ENV, tasks, 12, seed=1000 * seed + i, max_steps=SUITE.max_steps
             ),
-            learner=Learner(model, plugins.named("train.algos", algorithm), config, seed=seed, next_prompt=agent.next_prompt),
+            learner=Learner(model, plugins.make_named("train.algos", algorithm), config, seed=seed, next_prompt=agent.next_prompt),
             remember=lambda trajectories: 0,
             start=0,
             iterations=12,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dreamgym.experience.learned_verifier.calibration import CalibrationConfig
-from dreamgym.experience.learned_verifier.cases import ended
+from dreamgym.experience.learned_verifier.cases import scored_episodes
 from dreamgym.experience.learned_verifier.verifier import LearnedVerifier, Probe, draw_probes, fit_verifier, prepare
 from dreamgym.logs.demonstrations import collect
 from dreamgym.types import Trajectory
@@ -34,8 +34,8 @@ def test_claims_of_policies_that_no_log_shows_are_accepted_at_the_rate_that_prob
     suite, config = telecom.make(), CalibrationConfig()
     for seed in (0, 1):
         logs = prepare(collect(suite, 400, seed=seed, tasks=200, mix={"forgetful": 0.8, "wrong_tool": 0.2}), suite.rules, seed=seed)
-        weak = ended(collect(suite, 960, seed=seed + 100, tasks=80, mix={"random": 0.25, "careless": 0.75}))
-        expert = ended(collect(suite, 160, seed=seed + 100, tasks=80, mix={"expert": 1.0}))
+        weak = scored_episodes(collect(suite, 960, seed=seed + 100, tasks=80, mix={"random": 0.25, "careless": 0.75}))
+        expert = scored_episodes(collect(suite, 160, seed=seed + 100, tasks=80, mix={"expert": 1.0}))
         tasks = sorted({t.task.id for t in weak})
         probed = [t for t in weak if t.task.id in tasks[::2]]
         others = [t for t in (*weak, *expert) if t.task.id in tasks[1::2]]

@@ -87,7 +87,7 @@ def next_prompt(episode: Trajectory) -> list[int]:
 def learner(model: Any, algorithm: dict[str, Any], **config: Any) -> Learner:
     """One mini-batch, no clipping of gradients, float32, and a critic that has an opinion from the start."""
     defaults = {"minibatches": 1, "min_trajectories": 1, "grad_clip": 1e9, "lr": 1e-3, "bf16": False}
-    made = Learner(model, plugins.named("train.algos", algorithm), LearnerConfig(**(defaults | config)), next_prompt=next_prompt)
+    made = Learner(model, plugins.make_named("train.algos", algorithm), LearnerConfig(**(defaults | config)), next_prompt=next_prompt)
     if made.critic:
         torch.manual_seed(7)
         torch.nn.init.normal_(made.critic.head.weight, std=0.1)

@@ -21,7 +21,7 @@ from typing import Any
 from dreamgym.envs.web.actions import WebAction, canonical, parse
 from dreamgym.envs.web.page_text import DONE, MAX_OPTION, PageText, clean, page_text
 from dreamgym.envs.web.rules import elements
-from dreamgym.errors import UsageError, explained
+from dreamgym.errors import UsageError, explain_errors
 from dreamgym.runs.episodes import write_trajectories
 from dreamgym.types import Observation, Task, Trajectory, Transition, Turn
 
@@ -124,7 +124,7 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def _json(file: Path) -> Any:
-    with explained(file):
+    with explain_errors(file):
         data = file.read_bytes()
     try:
         return json.loads(data)

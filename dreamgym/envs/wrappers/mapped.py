@@ -82,7 +82,7 @@ def mapped_rules(inner: TextRules, mapper: StateMapper) -> TextRules:
 
 def make(*, suite: str, mapper: Mapping[str, Any], options: Mapping[str, Any] | None = None) -> MappedSuite:
     """The suite plug-in `suite`, made from `options`, with the state mapping plug-in that `mapper` names."""
-    made = MappedSuite(plugins.make("envs", suite, **(options or {})), plugins.named("experience.mappers", mapper))
+    made = MappedSuite(plugins.make("envs", suite, **(options or {})), plugins.make_named("experience.mappers", mapper))
     if file := mapper.get("file"):
         made.input_files = {**made.input_files, "file": (Path(file),)}
     return made

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dreamgym.envs.base import TextRules
-from dreamgym.experience.json_replies import BadReply, Message, unmarked
+from dreamgym.experience.json_replies import BadReply, Message, escape_markers
 from dreamgym.experience.parse import Answer
 from dreamgym.types import Observation, Query, Transition
 
@@ -70,7 +70,7 @@ class QwenAgentWorld:
         opening = f"**Task Instruction:**\n{query.task.instruction}\n\n**Current State:**\n{first.text}\n\n"
         for turn, past in enumerate(query.history, start=1):
             talk.append(_turn(turn, past.action, opening if turn == 1 else ""))
-            talk.append({"role": "assistant", "content": f"{HEADING}\n{unmarked(past.next_state.text)}"})
+            talk.append({"role": "assistant", "content": f"{HEADING}\n{escape_markers(past.next_state.text)}"})
         return [*talk, _turn(len(query.history) + 1, query.action, "" if query.history else opening)]
 
     def read(self, query: Query, text: str) -> Answer:
@@ -87,4 +87,4 @@ class QwenAgentWorld:
 
 
 def _turn(number: int, action: str, opening: str) -> Message:
-    return {"role": "user", "content": f"### Turn {number}\n{unmarked(opening)}**Action:**\n{unmarked(action)}"}
+    return {"role": "user", "content": f"### Turn {number}\n{escape_markers(opening)}**Action:**\n{escape_markers(action)}"}

@@ -10,7 +10,7 @@ Source: https://github.com/X1AOX1A/Word2World at 891b4e5, scripts/interact_with_
 from __future__ import annotations
 
 from dreamgym.envs.base import TextRules
-from dreamgym.experience.json_replies import BadReply, Message, unmarked
+from dreamgym.experience.json_replies import BadReply, Message, escape_markers
 from dreamgym.experience.parse import Answer
 from dreamgym.types import Query
 
@@ -31,10 +31,13 @@ class Word2World:
     def messages(self, query: Query) -> list[Message]:
         """The chat up to the action whose outcome is asked for."""
         first = query.history[0].state if query.history else query.state
-        talk = [{"role": "system", "content": unmarked(f"{query.task.instruction}\n{first.text}")}]
+        talk = [{"role": "system", "content": escape_markers(f"{query.task.instruction}\n{first.text}")}]
         for past in query.history:
-            talk += [{"role": "user", "content": unmarked(past.action)}, {"role": "assistant", "content": unmarked(past.next_state.text)}]
-        return [*talk, {"role": "user", "content": unmarked(query.action)}]
+            talk += [
+                {"role": "user", "content": escape_markers(past.action)},
+                {"role": "assistant", "content": escape_markers(past.next_state.text)},
+            ]
+        return [*talk, {"role": "user", "content": escape_markers(query.action)}]
 
     def read(self, query: Query, text: str) -> Answer:
         """The observation, and whether it is the end."""

@@ -40,20 +40,20 @@ SIMILAR = 8  # instructions that count as most similar
 DRAWS = 8  # of a replacement, until one changes something
 
 
-def ended(logs: Sequence[Trajectory]) -> list[Trajectory]:
+def scored_episodes(logs: Sequence[Trajectory]) -> list[Trajectory]:
     """The episodes that say something about outcomes: scored, ended by the environment, and whole."""
     return [t for t in logs if t.scored and t.error is None and t.turns and t.transitions[-1].terminated]
 
 
-def logged(episodes: Sequence[Trajectory]) -> list[LabelledClaim]:
+def logged_claims(episodes: Sequence[Trajectory]) -> list[LabelledClaim]:
     """The ends of logged episodes."""
     return [LabelledClaim(t.task.instruction, t.transitions, float(t.success)) for t in episodes]
 
 
-def made_up(
+def constructed_claims(
     episodes: Sequence[Trajectory], rules: TextRules, *, seed: int, kinds: Sequence[Corruption] = get_args(Corruption)
 ) -> list[tuple[str, LabelledClaim]]:
-    """False claims made from the episodes of `ended`, each with the id of its episode."""
+    """False claims made from the episodes of `scored_episodes`, each with the id of its episode."""
     rng = random.Random(f"made-up claims/{seed}")
     successes = [t for t in episodes if t.success]
     make: dict[Corruption, Callable[[Trajectory], LabelledClaim | None]] = {

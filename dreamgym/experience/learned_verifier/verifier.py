@@ -21,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 from dreamgym.envs.base import TextRules
 from dreamgym.errors import RunDirError, UsageError, counted
 from dreamgym.experience.learned_verifier.calibration import KEPT, Calibration, CalibrationConfig, Negatives, calibrate, least_negatives
-from dreamgym.experience.learned_verifier.cases import ended, logged, made_up
+from dreamgym.experience.learned_verifier.cases import constructed_claims, logged_claims, scored_episodes
 from dreamgym.experience.learned_verifier.features import Reader, SparseRows, rows_of
 from dreamgym.experience.learned_verifier.head import LabelledClaim, OutcomeHead, fit
 from dreamgym.experience.learned_verifier.support import KnownLines
@@ -140,7 +140,7 @@ class PreparedLogs:
 
 def prepare(logs: Sequence[Trajectory], rules: TextRules, *, seed: int, read: Reader = rows_of) -> PreparedLogs:
     """Prepare the logs. UsageError for logs without a scored success, and for successes without anything to tell them from."""
-    episodes, messages = ended(logs), list[str]()
+    episodes, messages = scored_episodes(logs), list[str]()
     if not any(t.success for t in episodes):
         why = "none of them ends in a success" if any(t.scored for t in logs) else "none of them has an outcome"
         raise UsageError(
@@ -151,7 +151,7 @@ def prepare(logs: Sequence[Trajectory], rules: TextRules, *, seed: int, read: Re
         have = counted(unscored, "logged episode has", "logged episodes have")
         messages.append(f"{have} no outcome, and the verifier learns nothing from such episodes.")
     folds, negatives = _folds(episodes, messages)
-    named = [*zip([t.id for t in episodes], logged(episodes), strict=True), *made_up(episodes, rules, seed=seed)]
+    named = [*zip([t.id for t in episodes], logged_claims(episodes), strict=True), *constructed_claims(episodes, rules, seed=seed)]
     if all(case.label > 0.5 for _, case in named):
         raise UsageError(
             f"A learned verifier needs claims that are false, and the {len(episodes)} logged episodes with an outcome are successes of one "
@@ -164,7 +164,7 @@ def prepare(logs: Sequence[Trajectory], rules: TextRules, *, seed: int, read: Re
     return PreparedLogs(episodes, cases, read(cases), known_lines, novel, negatives, tuple(messages), read)
 
 
-def prepared(kept: dict[Any, Any], logs: Sequence[Trajectory], rules: TextRules, *, seed: int, read: Reader = rows_of) -> PreparedLogs:
+def prepare_once(kept: dict[Any, Any], logs: Sequence[Trajectory], rules: TextRules, *, seed: int, read: Reader = rows_of) -> PreparedLogs:
     """Prepare the logs once for all who share `kept`: the features of 800 episodes take half a minute, and those of a
     pretrained model many."""
     cached = kept.get("prepared logs")

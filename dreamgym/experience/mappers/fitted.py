@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from dreamgym.config import Config as BaseConfig
 from dreamgym.config import build
 from dreamgym.envs.mapping import BRACKETED, needed
-from dreamgym.errors import UsageError, explained
+from dreamgym.errors import UsageError, explain_errors
 from dreamgym.runs.files import read_json, write_atomic
 from dreamgym.types import Action, Trajectory, Transition
 
@@ -70,7 +70,7 @@ class LineMapper:
 def make(**settings: Any) -> LineMapper:
     """The mapper in a file. UsageError for a file that holds none."""
     file = build(FittedMappingConfig, settings, prefix="mapper.").file
-    with explained(file):
+    with explain_errors(file):
         if not file.is_file():
             raise UsageError(f"No state mapping '{file}'. Fit one: dreamgym mapping LOGS --out {file}")
     stored = read_json(file) or {}
@@ -87,7 +87,7 @@ def make(**settings: Any) -> LineMapper:
         ) from error
 
 
-def divided(episodes: Sequence[Trajectory]) -> tuple[list[Trajectory], list[Trajectory]]:
+def split_by_instruction(episodes: Sequence[Trajectory]) -> tuple[list[Trajectory], list[Trajectory]]:
     """(four fifths of the episodes to fit to, the others to measure on), by their instructions: those of one task stay together."""
     held = [zlib.crc32(f"measured/{one.task.instruction}".encode("utf-8", "replace")) % 5 == 0 for one in episodes]
     if not any(held) or all(held):  # few tasks, recorded often

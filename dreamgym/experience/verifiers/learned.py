@@ -17,7 +17,7 @@ from dreamgym.errors import InvariantError, UsageError
 from dreamgym.experience.learned_verifier.calibration import CalibrationConfig
 from dreamgym.experience.learned_verifier.hidden_states import Features, reader, require_backbone
 from dreamgym.experience.learned_verifier.labels import labelled_claims
-from dreamgym.experience.learned_verifier.verifier import LearnedVerifier, fit_verifier, prepared
+from dreamgym.experience.learned_verifier.verifier import LearnedVerifier, fit_verifier, prepare_once
 from dreamgym.experience.verifiers import VerifierInputs
 from dreamgym.llm.backbone_settings import BackboneConfig
 
@@ -76,7 +76,9 @@ def fit(inputs: VerifierInputs, **settings: Any) -> dict[str, Any]:
         raise InvariantError("The verifier 'learned' is fitted into a folder, and none was given.")
     labels = labelled_claims(Path(verifier_config.labels), inputs.is_held_out) if verifier_config.labels else []
     read = reader(verifier_config.features, verifier_config.backbone or inputs.backbone, inputs.cache)
-    verifier = fit_verifier(prepared(inputs.cache, inputs.logs, inputs.rules, seed=inputs.seed, read=read), verifier_config, labels=labels)
+    verifier = fit_verifier(
+        prepare_once(inputs.cache, inputs.logs, inputs.rules, seed=inputs.seed, read=read), verifier_config, labels=labels
+    )
     verifier.save(inputs.checkpoint)
     record = {"kept": asdict(verifier.kept), "most_novel": verifier.most_novel, "labels": len(labels), "messages": list(verifier.messages)}
     return verifier.calibration.to_json() | record

@@ -41,7 +41,7 @@ class Chat:
 
     def reply(self, action: Action) -> list[int]:
         lead = without_thoughts(self.form) if self._opens_thinking else []
-        return [*lead, *self.form.encode(written(action)), self.form.end]
+        return [*lead, *self.form.encode(demonstrated_reply(action)), self.form.end]
 
     def action_of(self, text: str, ids: Sequence[int] = ()) -> Action:
         """See `action_in`. A reply whose thinking the prompt opened, and that never closes it, holds none: ""."""
@@ -68,7 +68,7 @@ def action_in(text: str) -> Action:
     return visible.strip()
 
 
-def written(action: Action) -> str:
+def demonstrated_reply(action: Action) -> str:
     """A reply in which `action_in` finds this action, but for spaces around it: its line, or the tags where one line cannot hold it.
 
     UsageError for an action that is found in neither: the model would learn replies that mean something else to the environment.

@@ -20,7 +20,7 @@ from dreamgym.experience.learned_verifier.verifier import LearnedVerifier
 from dreamgym.experience.verifiers.learned import LearnedVerifierConfig
 from dreamgym.llm.memory import return_free_memory
 from dreamgym.loop import train
-from dreamgym.plugins import make, named
+from dreamgym.plugins import make, make_named
 from dreamgym.protocols import Curriculum, ReplayBuffer, Stateful
 from dreamgym.recipes import factory
 from dreamgym.recipes.annotate import used
@@ -91,7 +91,7 @@ class RLPhase:
         self.envs = Environments(context, self.replay, name, loop.source)
         self.model = context.load_policy(loop.init_policy)
         self.agent = context.agent(self.model, full_precision=not block.learner.bf16)
-        algorithm = named("train.algos", block.algorithm.model_dump())
+        algorithm = make_named("train.algos", block.algorithm.model_dump())
         self.learner = Learner(
             self.model,
             algorithm,

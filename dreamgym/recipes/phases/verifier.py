@@ -26,7 +26,7 @@ from dreamgym.experience.learned_verifier.verifier import (
     draw_probes,
     fit_verifier,
     is_asked_about,
-    prepared,
+    prepare_once,
 )
 from dreamgym.experience.verifiers.learned import LearnedVerifierConfig
 from dreamgym.policy.agent import Agent
@@ -246,7 +246,7 @@ class VerifierProbes:
     @cached_property
     def _prepared(self) -> PreparedLogs:
         context = self.context
-        return prepared(context.verifier_cache, context.logs, context.suite.rules, seed=context.config.seed, read=self.verifier.read)
+        return prepare_once(context.verifier_cache, context.logs, context.suite.rules, seed=context.config.seed, read=self.verifier.read)
 
     @cached_property
     def _labels(self) -> list[Probe]:

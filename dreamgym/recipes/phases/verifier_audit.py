@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from dreamgym.experience.learned_verifier.cases import ended
+from dreamgym.experience.learned_verifier.cases import scored_episodes
 from dreamgym.experience.verifiers import text_check
 from dreamgym.protocols import Verifier
 from dreamgym.recipes import factory
@@ -29,7 +29,7 @@ def verifiers_json(context: RunContext, pairs: Sequence[tuple[Trajectory, Trajec
 
 def real_episodes_json(context: RunContext, episodes: Sequence[Trajectory]) -> dict[str, Any]:
     """The same rates where every end of a real episode is taken for a claim of success. Episodes that were cut off claim nothing."""
-    return _rates(context, [(episode, episode.success) for episode in ended(episodes)])
+    return _rates(context, [(episode, episode.success) for episode in scored_episodes(episodes)])
 
 
 def _rates(context: RunContext, claimed: Sequence[tuple[Trajectory, bool]]) -> dict[str, Any]:

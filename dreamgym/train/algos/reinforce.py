@@ -15,7 +15,7 @@ from pydantic import Field
 
 from dreamgym.config import build
 from dreamgym.returns import group_statistics
-from dreamgym.train.objective import LossInputs, LossOutputs, ObjectiveConfig, charged, regularised
+from dreamgym.train.objective import LossInputs, LossOutputs, ObjectiveConfig, kl_penalised_advantages, regularised
 from dreamgym.types import Trajectory
 
 
@@ -58,7 +58,7 @@ class Reinforce:
 
     def loss(self, inputs: LossInputs) -> LossOutputs:
         """-sum A * log p / Z with the terms of `objective.regularised`."""
-        return regularised(charged(inputs, self.config) * inputs.logprobs, inputs, self.config)
+        return regularised(kl_penalised_advantages(inputs, self.config) * inputs.logprobs, inputs, self.config)
 
     def state_dict(self) -> dict[str, float]:
         return {"mean": self.mean}

@@ -82,7 +82,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         if importlib.util.find_spec("peft"):
             backbones.save(*adapted(folder / "backbone"), path / "adapters")
         patch.setattr("builtins.input", lambda _: "right")
-        patch.setattr(chat_server, "opened", lambda *_, **__: nullcontext(ScriptedChat(lambda _: ANNOTATION)))
+        patch.setattr(chat_server, "open_chat", lambda *_, **__: nullcontext(ScriptedChat(lambda _: ANNOTATION)))
         yield path
 
 

@@ -86,11 +86,11 @@ def test_conversations_are_taken_as_there_is_room_and_their_replies_do_not_depen
 
 
 def test_commands_use_it_where_no_address_is_given(instruct: Path):
-    with chat_server.opened(str(instruct), None, ["max_batch=3"], api_key_env="X") as chat:
+    with chat_server.open_chat(str(instruct), None, ["max_batch=3"], api_key_env="X") as chat:
         assert isinstance(chat, TokenChat) and chat.at_once == 3
-    with pytest.raises(ConfigError, match="option of a host"), chat_server.opened(str(instruct), None, price_per_million_output=1.0):
+    with pytest.raises(ConfigError, match="option of a host"), chat_server.open_chat(str(instruct), None, price_per_million_output=1.0):
         pass
-    with pytest.raises(ConfigError, match="timeout_s"), chat_server.opened(str(instruct), None, ["timeout_s=3"]):
+    with pytest.raises(ConfigError, match="timeout_s"), chat_server.open_chat(str(instruct), None, ["timeout_s=3"]):
         pass
 
 

@@ -220,7 +220,7 @@ def test_a_missing_run_or_one_without_dreams_is_refused_before_the_model_is_load
     def loaded(*_: Any, **__: Any) -> None:
         raise AssertionError("the model was loaded")
 
-    monkeypatch.setattr("dreamgym.recipes.chat_server.opened", loaded)
+    monkeypatch.setattr("dreamgym.recipes.chat_server.open_chat", loaded)
     code, _, err = command()
     assert code == 2 and "is not a run directory" in err
     with RunDir.open(tmp_path / "run", '[env]\nname = "corridor"\n') as run:

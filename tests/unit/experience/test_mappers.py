@@ -71,7 +71,7 @@ def test_the_lines_that_an_action_names_are_needed(action: str, places: set[int]
 
 
 def test_what_successes_used_is_kept_on_pages_that_nobody_has_seen_and_the_rest_is_left_out():
-    learned, others = fitted.divided(episodes(150))
+    learned, others = fitted.split_by_instruction(episodes(150))
     assert others and not {one.task.instruction for one in learned} & {one.task.instruction for one in others}
     loss = measure(fitted.fit(learned), others)
     assert loss.actions_kept.value > 0.95 and loss.tokens_after < 0.75 * loss.tokens_before

@@ -11,7 +11,7 @@ from log_samples import ACTIONS, DIALECTS, imported, openai, written
 from typer.testing import CliRunner
 
 from dreamgym import cli
-from dreamgym.experience.learned_verifier.cases import ended
+from dreamgym.experience.learned_verifier.cases import scored_episodes
 from dreamgym.logs.outcomes import outcomes, truncations
 
 
@@ -55,7 +55,7 @@ def test_a_truncated_failure_is_a_known_failure_whose_last_call_ends_nothing(tmp
     records = stopped("tau2", "termination_reason", "max_steps")
     records[0]["simulations"][0]["reward_info"]["reward"] = 0.0
     (episode,), found = imported(tmp_path, records, outcomes=outcomes("reward_info.reward==1"))
-    assert episode.scored and not episode.success and not ended([episode])
+    assert episode.scored and not episode.success and not scored_episodes([episode])
     assert found["outcomes"] == {"success": 0, "failure": 1, "unknown": 0} and found["truncated"] == 1
 
 

@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 from dreamgym.config import read
 from dreamgym.envs import corridor
 from dreamgym.llm.vocabulary import END
-from dreamgym.plugins import named
+from dreamgym.plugins import make_named
 from dreamgym.policy.loading import Policies
 from dreamgym.recipes.config import TrainConfig
 from dreamgym.train.learner import Learner
@@ -57,7 +57,9 @@ def test_a_preset_of_a_published_policy_takes_a_training_step(name: str, tmp_pat
         )
         for i, c in enumerate(said)
     ]
-    learner = Learner(model, named("train.algos", settings.algorithm.model_dump()), settings.learner, total_updates=settings.iterations)
+    learner = Learner(
+        model, make_named("train.algos", settings.algorithm.model_dump()), settings.learner, total_updates=settings.iterations
+    )
     before = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
     found = learner.update([group])
     assert found["grad_norm"] > 0 and found["optimiser_steps"] == 1 and learner.reference is not None

@@ -23,10 +23,10 @@ def load(**engine: int) -> Workload:
 
 def test_the_time_of_a_layer_is_added_for_every_layer_that_was_not_measured():
     shallow, deep = Rates(100.0, 50.0, 10.0), Rates(50.0, 25.0, 5.0)  # three layers more take as long as everything before them
-    assert rates.extrapolated(shallow, deep, 3, 3) == deep
-    found = rates.extrapolated(shallow, deep, 3, 9)
+    assert rates.extrapolate(shallow, deep, 3, 3) == deep
+    found = rates.extrapolate(shallow, deep, 3, 9)
     assert (found.fitted_per_s, found.prompt_per_s, found.sampled_per_s) == pytest.approx((25.0, 12.5, 2.5))
-    assert rates.extrapolated(deep, shallow, 3, 9).fitted_per_s < 100.0, "a busy machine may measure the deep one as the faster"
+    assert rates.extrapolate(deep, shallow, 3, 9).fitted_per_s < 100.0, "a busy machine may measure the deep one as the faster"
 
 
 @pytest.mark.parametrize("lora", [None, LoraConfig(rank=2)])

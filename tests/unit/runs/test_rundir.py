@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dreamgym.errors import ConfigError, DreamGymError, InvariantError, RunDirError, UsageError, explained
+from dreamgym.errors import ConfigError, DreamGymError, InvariantError, RunDirError, UsageError, explain_errors
 from dreamgym.runs import episodes, files
 from dreamgym.runs.episodes import read_trajectories, trajectory_from_json, trajectory_to_json, write_trajectories
 from dreamgym.runs.files import append_jsonl, read_jsonl, write_atomic
@@ -186,7 +186,7 @@ def test_a_full_disk_names_the_file_and_leaves_the_old_one(tmp_path: Path, monke
 def test_a_really_full_disk_is_told_too():
     if not Path("/dev/full").is_char_device():
         pytest.skip("no /dev/full here")
-    with pytest.raises(DreamGymError, match="/dev/full"), explained("/dev/full"), open("/dev/full", "w") as file:
+    with pytest.raises(DreamGymError, match="/dev/full"), explain_errors("/dev/full"), open("/dev/full", "w") as file:
         file.write("x" * 100_000)
 
 

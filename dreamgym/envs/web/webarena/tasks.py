@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from dreamgym.errors import MissingExtra, UsageError, explained
+from dreamgym.errors import MissingExtra, UsageError, explain_errors
 
 PACKAGE, FILE = "browsergym-webarenalite", "test_webarena_lite.raw.json"
 SITES = ("shopping", "shopping_admin", "reddit", "gitlab", "wikipedia", "map")
@@ -64,7 +64,7 @@ def read(file: Path | None = None) -> tuple[list[WebArenaTask], dict[int, str]]:
     """(the tasks, why others cannot be scored and where they are, by their id). MissingExtra without the data; UsageError for a file of
     other records."""
     where, text = _text(file)
-    with explained(where):
+    with explain_errors(where):
         records = json.loads(text)
     if not isinstance(records, list):
         raise UsageError(f"'{where}' holds no list of tasks. Expected {FILE} of {PACKAGE}.")
@@ -100,7 +100,7 @@ def _text(file: Path | None) -> tuple[str, str]:
                 "wheel: env.options.tasks_file = PATH."
             )
         file = Path(str(found.locate()))
-    with explained(file):
+    with explain_errors(file):
         if file.suffix != ".whl":
             return str(file), file.read_text("utf-8")
         with zipfile.ZipFile(file) as wheel:

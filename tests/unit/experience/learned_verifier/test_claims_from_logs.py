@@ -16,7 +16,7 @@ from dreamgym.envs.tools.conversation import START, Exchange, extend
 from dreamgym.envs.tools.rules import ToolRules
 from dreamgym.errors import InvariantError
 from dreamgym.experience.learned_verifier import features
-from dreamgym.experience.learned_verifier.cases import LABEL, ended, logged, made_up, write_like
+from dreamgym.experience.learned_verifier.cases import LABEL, constructed_claims, logged_claims, scored_episodes, write_like
 from dreamgym.experience.learned_verifier.head import LabelledClaim, fit
 from dreamgym.experience.learned_verifier.regression import L2
 from dreamgym.experience.learned_verifier.support import KnownLines
@@ -68,11 +68,11 @@ def test_lines_are_known_from_other_tasks_than_their_own_however_often_their_own
 
 
 def test_rows_put_together_give_the_products_of_their_parts():
-    parts = [features.rows_of(logged(LOGS[:9])), features.rows_of(logged(LOGS[9:20])), features.rows_of([])]
+    parts = [features.rows_of(logged_claims(LOGS[:9])), features.rows_of(logged_claims(LOGS[9:20])), features.rows_of([])]
     weights = np.random.default_rng(0).normal(size=features.DIM)
     whole = parts[0].then(parts[1]).then(parts[2])
     assert np.allclose(whole.times(weights), np.concatenate([part.times(weights) for part in parts]))
-    assert np.allclose(whole.times(weights), features.rows_of(logged(LOGS[:20])).times(weights))
+    assert np.allclose(whole.times(weights), features.rows_of(logged_claims(LOGS[:20])).times(weights))
 
 
 def test_an_action_is_write_like_where_later_answers_to_the_same_action_differ():
@@ -83,11 +83,15 @@ def test_an_action_is_write_like_where_later_answers_to_the_same_action_differ()
 
 
 def test_made_up_claims_differ_from_the_success_that_they_are_made_of_and_are_never_labelled_true():
-    found = made_up(ended(LOGS), SHOP.rules, seed=0)
+    found = constructed_claims(scored_episodes(LOGS), SHOP.rules, seed=0)
     own = {t.id: (t.task.instruction, t.transitions) for t in LOGS}
     assert found and all((case.instruction, case.steps) != own[name] for name, case in found)
     assert {case.label for _, case in found} == set(LABEL.values()) and max(LABEL.values()) <= 0.1
-    assert found == made_up(ended(LOGS), SHOP.rules, seed=0) != made_up(ended(LOGS), SHOP.rules, seed=1)
+    assert (
+        found
+        == constructed_claims(scored_episodes(LOGS), SHOP.rules, seed=0)
+        != constructed_claims(scored_episodes(LOGS), SHOP.rules, seed=1)
+    )
 
 
 def test_a_success_is_cut_before_its_last_write():
@@ -95,7 +99,7 @@ def test_a_success_is_cut_before_its_last_write():
         episode(f"e{i}", ("look()", f"{i} off"), ("turn_on()", "ok"), ("look()", f"{i} on"), ("done()", "end"), success=True)
         for i in range(20)
     ] + [episode(f"r{i}", ("look()", f"{i} off"), ("wait()", "ok"), ("look()", f"{i} off"), ("done()", "end")) for i in range(20)]
-    cut = [case.steps for _, case in made_up(logs, SHOP.rules, seed=0, kinds=("truncated",))]
+    cut = [case.steps for _, case in constructed_claims(logs, SHOP.rules, seed=0, kinds=("truncated",))]
     assert cut and all([step.action for step in one] == ["look()", "done()"] for one in cut)
 
 
@@ -118,10 +122,10 @@ def test_in_conversations_what_is_made_up_stands_in_every_later_state_too():
     ] + [called(f"r{i}", ("look", f"{i} off"), ("wait", "ok"), ("look", f"{i} off"), ("done", "end")) for i in range(20)]
     rules = ToolRules("tools", [])
     assert write_like(logs, rules) == {"turn_on"}
-    cut = [case.steps for _, case in made_up(logs, rules, seed=0, kinds=("truncated",))]
+    cut = [case.steps for _, case in constructed_claims(logs, rules, seed=0, kinds=("truncated",))]
     assert cut and all([kind_of(step.action) for step in one] == ["look", "done"] for one in cut)
     assert all(len(features.new_lines(one[-1])) == len(features.new_lines(logs[0].transitions[-1])) for one in cut)
-    changed = [case.steps for _, case in made_up(logs, rules, seed=0, kinds=("observation",))]
+    changed = [case.steps for _, case in constructed_claims(logs, rules, seed=0, kinds=("observation",))]
     own = {t.transitions[-1].next_state for t in logs}
     assert len(changed) == 20 and all(one[-1].next_state not in own for one in changed)
     assert all(before.next_state == after.state for one in (*cut, *changed) for before, after in pairwise(one))
@@ -129,11 +133,11 @@ def test_in_conversations_what_is_made_up_stands_in_every_later_state_too():
 
 def test_episodes_without_an_outcome_or_an_end_say_nothing():
     silent = [replace(LOGS[0], scored=False), replace(LOGS[1], error="lost"), replace(LOGS[2], turns=())]
-    assert ended(silent) == []
+    assert scored_episodes(silent) == []
 
 
 def test_a_head_scores_every_case_by_the_member_that_has_not_seen_it():
-    cases = [replace(case, fold=i % 3) for i, case in enumerate(logged(ended(LOGS)))]
+    cases = [replace(case, fold=i % 3) for i, case in enumerate(logged_claims(scored_episodes(LOGS)))]
     rows = features.rows_of(cases)
     head, scores = fit(cases, rows, members=3)
     logits = head.logits(rows)
@@ -144,7 +148,7 @@ def test_a_head_scores_every_case_by_the_member_that_has_not_seen_it():
 
 
 def test_the_weights_minimise_the_penalised_loss_although_equal_columns_are_fitted_as_one():
-    cases = logged(ended(LOGS))
+    cases = logged_claims(scored_episodes(LOGS))
     rows = features.rows_of(cases)
     head, _ = fit(cases, rows, members=1)
     (weights,), labels = head.weights, np.array([case.label for case in cases])
@@ -161,10 +165,10 @@ def test_the_weights_minimise_the_penalised_loss_although_equal_columns_are_fitt
 
 def test_failures_of_other_policies_score_below_their_successes():
     """Held-out scripted policies of the shop, of which the fit saw neither tasks nor failures."""
-    cases = logged(ended(LOGS)) + [case for _, case in made_up(ended(LOGS), SHOP.rules, seed=0)]
+    cases = logged_claims(scored_episodes(LOGS)) + [case for _, case in constructed_claims(scored_episodes(LOGS), SHOP.rules, seed=0)]
     head, _ = fit(cases, features.rows_of(cases), members=1)
-    others = ended(OTHERS)
-    scores = head.logits(features.rows_of(logged(others)))[0]
+    others = scored_episodes(OTHERS)
+    scores = head.logits(features.rows_of(logged_claims(others)))[0]
     true, false = (scores[[t.success is kind for t in others]] for kind in (True, False))
     assert len(true) > 30 and len(false) > 30
     assert np.mean(true[:, None] > false[None]) > 0.9  # the area under the curve; 0.5 is chance

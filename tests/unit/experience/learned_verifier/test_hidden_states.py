@@ -17,17 +17,17 @@ from dreamgym.engines.local import causal_lm
 from dreamgym.errors import UsageError
 from dreamgym.experience.learned_verifier import hidden_states
 from dreamgym.experience.learned_verifier.calibration import CalibrationConfig
-from dreamgym.experience.learned_verifier.cases import ended, logged
+from dreamgym.experience.learned_verifier.cases import logged_claims, scored_episodes
 from dreamgym.experience.learned_verifier.features import ALWAYS, HASHED, rows_of
 from dreamgym.experience.learned_verifier.head import LabelledClaim, fit
 from dreamgym.experience.learned_verifier.hidden_states import QUESTION, reader, text_of
-from dreamgym.experience.learned_verifier.verifier import LearnedVerifier, fit_verifier, prepared
+from dreamgym.experience.learned_verifier.verifier import LearnedVerifier, fit_verifier, prepare_once
 from dreamgym.experience.verifiers import VerifierInputs, learned
 from dreamgym.llm import backbones
 from dreamgym.llm.backbone_settings import BackboneConfig, LoraConfig
 from dreamgym.types import Observation, Transition
 
-CLAIMS = logged(ended(OTHERS)[:12])
+CLAIMS = logged_claims(scored_episodes(OTHERS)[:12])
 WIDTH = 32
 
 
@@ -131,7 +131,7 @@ def test_logs_are_read_once_and_a_saved_verifier_gives_the_same_verdicts(backbon
     inputs = VerifierInputs(SHOP.rules, logs, checkpoint=tmp_path / "verifier", cache=kept, backbone=backbone)
     assert learned.fit(inputs, features="both")["n"] > 0
     n = len(passes)
-    verifier = fit_verifier(prepared(kept, logs, SHOP.rules, seed=0, read=reader("both", backbone, kept)), CalibrationConfig())
+    verifier = fit_verifier(prepare_once(kept, logs, SHOP.rules, seed=0, read=reader("both", backbone, kept)), CalibrationConfig())
     loaded = learned.make(inputs, features="both")
     assert len(passes) == n
     asked = [(one.instruction, one.steps) for one in CLAIMS]

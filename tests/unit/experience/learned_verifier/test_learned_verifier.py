@@ -12,13 +12,16 @@ from shop_claims import LOGS, OTHERS, SHOP
 
 from dreamgym.errors import RunDirError, UsageError
 from dreamgym.experience.learned_verifier.calibration import Calibration, CalibrationConfig
-from dreamgym.experience.learned_verifier.cases import ended
+from dreamgym.experience.learned_verifier.cases import scored_episodes
 from dreamgym.experience.learned_verifier.verifier import LearnedVerifier, Probe, draw_probes, fit_verifier, prepare
 from dreamgym.protocols import Verifier
 from dreamgym.types import Observation, RewardBy, StepInfo, Task, Trajectory, Transition, Turn
 
 CONFIG = CalibrationConfig()
-CLAIMS = [replace(t, turns=(*t.turns[:-1], replace(t.turns[-1], transition=replace(t.transitions[-1], reward=1.0)))) for t in ended(OTHERS)]
+CLAIMS = [
+    replace(t, turns=(*t.turns[:-1], replace(t.turns[-1], transition=replace(t.transitions[-1], reward=1.0))))
+    for t in scored_episodes(OTHERS)
+]
 
 
 def kinds(verifier: Verifier, claims: list[Trajectory]) -> list[str]:
