@@ -323,12 +323,12 @@ def _say(text: str) -> None:
 
 def estimate_first(folder: Path, configs: Sequence[Planned], dry_run: bool, as_json: bool, **beside: Any) -> bool:
     """Say what an experiment will take, unless its folder holds some of it already. Whether it shall begin. `beside`: what is measured
-    beside the runs, as `estimate.of` takes it."""
+    beside the runs, as `estimate.estimate_cost` takes it."""
     from dreamgym.recipes import estimate
 
     if dry_run:
-        found = estimate.of(configs, **beside)
+        found = estimate.estimate_cost(configs, **beside)
         print(json.dumps(asdict(found)) if as_json else f"estimate: {found}")
     elif not folder.is_dir():
-        _say(f"estimate: {estimate.of(configs, **beside)}")
+        _say(f"estimate: {estimate.estimate_cost(configs, **beside)}")
     return not dry_run

@@ -38,7 +38,7 @@ class Clusters:
                 break
             self.centres = moved
 
-    def of(self, tasks: Sequence[Task]) -> list[int]:
+    def assign(self, tasks: Sequence[Task]) -> list[int]:
         """The nearest cluster of each task, also of tasks that the clusters were not made from."""
         new = list(dict.fromkeys(task.instruction for task in tasks if task.instruction not in self._cluster_of))
         if new:
@@ -62,7 +62,7 @@ class ClusteredCurriculum:
         """Each task's group, valued by it with the other rollouts of its cluster: by nothing in clusters of fewer than two rollouts without
         an error, whose tasks count as tried all the same."""
         together: dict[int, list[Trajectory]] = defaultdict(list)
-        clusters = self.clusters.of([group[0].task for group in groups])
+        clusters = self.clusters.assign([group[0].task for group in groups])
         for cluster, group in zip(clusters, groups, strict=True):
             together[cluster] += group
         joined = [

@@ -109,7 +109,7 @@ class Cost:
         return f"{tokens}; {real}; {memory}; about {_hours(self.hours)} on this machine{basis}: {named}{busy}"
 
 
-def of(configs: Sequence[Planned], *, held_out: int = 0, transfer: bool = False, universal: bool = False) -> Cost:
+def estimate_cost(configs: Sequence[Planned], *, held_out: int = 0, transfer: bool = False, universal: bool = False) -> Cost:
     """What all of them take together, one after the other, each with all of its seeds. `held_out`: episodes on which a sweep or a transfer
     predicts next states; `transfer`: every policy acts in every environment; `universal`: one more model is fitted to the logs of all."""
     total = Cost()
@@ -120,13 +120,13 @@ def of(configs: Sequence[Planned], *, held_out: int = 0, transfer: bool = False,
         beside = [_held_out(held_out * models, pilot)] if held_out else []
         beside += [_pairs(config, len(configs), pilot)] if transfer else []
         beside += [_experience("universal", config, pilot)] if universal else []
-        seed_cost = cost(config, pilot, beside)
+        one_seed = seed_cost(config, pilot, beside)
         for _ in range(seeds):
-            total += seed_cost
+            total += one_seed
     return total
 
 
-def cost(config: Planned, pilot: Pilot, beside: Sequence[PhaseCost] = ()) -> Cost:
+def seed_cost(config: Planned, pilot: Pilot, beside: Sequence[PhaseCost] = ()) -> Cost:
     """What one seed takes, with what is measured `beside` its run."""
     parts = [*_phases(config, pilot), *beside]
     real = sum(part.real_steps for part in parts)

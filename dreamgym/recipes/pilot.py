@@ -188,7 +188,7 @@ def _with_backbones(
                 small: Any = tiny.build(context.tokenizer, config.model.size, seed=0)
                 return small.to(backbones.device(config.model.device)), context.tokenizer
 
-            measured[role] = rates.of_small(build, load)
+            measured[role] = rates.measure_small_model(build, load)
     nothing = Rates(inf, inf, inf)  # of a model that reads and writes nothing
     return replace(
         pilot,

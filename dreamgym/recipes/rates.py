@@ -65,7 +65,7 @@ def of_backbone(config: BackboneConfig, load: Workload) -> tuple[Rates, str]:
     deep = min(layers, 1 + max(1, math.ceil(head * layers / max(1, whole - head))))
     depths = (1, deep) if 1 < deep < layers else (layers,)
     rows = _rows_at_once(outline, load)
-    measured = of([partial(backbones.excerpt, config, n) for n in depths], load, rows)
+    measured = measure_rates([partial(backbones.excerpt, config, n) for n in depths], load, rows)
     if len(depths) == 1:
         return measured[0], f"'{config.model}' measured with random weights"
     return extrapolate(measured[0], measured[1], deep - 1, layers - 1), (
@@ -73,9 +73,9 @@ def of_backbone(config: BackboneConfig, load: Workload) -> tuple[Rates, str]:
     )
 
 
-def of_small(build: Callable[[], tuple[Any, Any]], load: Workload) -> Rates:
+def measure_small_model(build: Callable[[], tuple[Any, Any]], load: Workload) -> Rates:
     """The rates of a model that is small enough to be measured whole."""
-    return of([build], load, load.at_once)[0]
+    return measure_rates([build], load, load.at_once)[0]
 
 
 def extrapolate(shallow: Rates, deep: Rates, added: int, wanted: int) -> Rates:
@@ -89,7 +89,7 @@ def extrapolate(shallow: Rates, deep: Rates, added: int, wanted: int) -> Rates:
     return Rates(*(rate(getattr(shallow, name), getattr(deep, name)) for name in names))
 
 
-def of(builds: Sequence[Callable[[], tuple[Any, Any]]], load: Workload, rows: int) -> list[Rates]:
+def measure_rates(builds: Sequence[Callable[[], tuple[Any, Any]]], load: Workload, rows: int) -> list[Rates]:
     """The rates of every (model, tokenizer) that is built, one after the other, with `rows` rows in the engine's batch."""
     from dreamgym.engines import build_engine
 

@@ -62,7 +62,7 @@ IDENTIFIERS = {
     "that_fit": "drop_too_long", "enter_dream": "load_dream", "judge_with": "load_verifier", "agreement_of": "measure_agreement",
     "_manner": "_call_settings", "_result_manner": "_result_settings", "explained_by": "documented_by",
     "unmarked": "escape_markers", "costed": "add_costs", "audited": "audit_measures",
-    "extrapolated": "extrapolate",
+    "extrapolated": "extrapolate", "of_small": "measure_small_model",
     "Conditioned": "MinedAnswer", "conditioned": "mined_answers",
     "task_seeds": "seeds_per_prompt", "DREAMT": "DREAM_ARMS",
     "whole_letters": "without_lone_surrogates", "storable": "without_lone_surrogates", "revisit_rates": "revisit_rate",

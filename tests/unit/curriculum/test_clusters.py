@@ -31,15 +31,15 @@ def episode(task: Task, reward: float, error: str | None = None) -> Trajectory:
 
 
 def test_alike_instructions_share_a_cluster_and_so_do_invented_ones():
-    found = clusters(2).of(TASKS)
+    found = clusters(2).assign(TASKS)
     assert len(set(found[:3])) == len(set(found[3:])) == 1 and found[0] != found[3]
     new = [Task("x", "a yellow wool scarf", "shop", source="synthetic"), Task("y", "one white desk lamp", "shop", source="synthetic")]
-    assert clusters(2).of(new) == [found[0], found[3]]
+    assert clusters(2).assign(new) == [found[0], found[3]]
 
 
 def test_clusters_are_the_same_for_the_same_tasks_and_seed():
     assert np.array_equal(clusters(3).centres, clusters(3).centres)
-    assert sorted(clusters(6).of(TASKS)) == list(range(6)), "as many clusters as tasks are the tasks themselves"
+    assert sorted(clusters(6).assign(TASKS)) == list(range(6)), "as many clusters as tasks are the tasks themselves"
     with pytest.raises(UsageError, match="6 tasks cannot make 7 clusters"):
         clusters(7)
 
@@ -53,7 +53,7 @@ def test_more_clusters_than_distinct_instructions_can_be_made_though_rounding_le
             return np.array([[1.0, 0.0] if "scarf" in state else [0.0, 0.9999] for state in states], dtype=np.float32)
 
     tasks = [TASKS[0], TASKS[0], TASKS[0], TASKS[3]]
-    found = Clusters(tasks, 3, Rounded(), seed=seed).of(tasks)
+    found = Clusters(tasks, 3, Rounded(), seed=seed).assign(tasks)
     assert len(set(found[:3])) == 1 and found[3] != found[0]
 
 

@@ -49,7 +49,7 @@ def compared(folder: Path, **changes: Any) -> CompareConfig:
 
 
 def test_a_comparison_takes_its_fits_its_rollouts_and_its_updates(tmp_path: Path):
-    found = estimate.cost(compared(tmp_path), PILOT)
+    found = estimate.seed_cost(compared(tmp_path), PILOT)
     assert found.fitted_tokens == 100 * 400 * 2 + 100 * 0.5 * 200
     assert found.sampled_tokens == 40 * (50 + 100) and found.learned_tokens == 40 * 200
     assert found.real_steps == 100 * 10 and found.memory_gb == 1.0
@@ -73,7 +73,7 @@ def test_a_comparison_takes_its_fits_its_rollouts_and_its_updates(tmp_path: Path
     ],
 )
 def test_what_is_added_to_a_comparison_adds_its_cost(changes: dict[str, Any], name: str, more: float, tmp_path: Path):
-    plain, added = (getattr(estimate.cost(compared(tmp_path, **one), PILOT), name) for one in ({}, changes))
+    plain, added = (getattr(estimate.seed_cost(compared(tmp_path, **one), PILOT), name) for one in ({}, changes))
     assert added - plain == pytest.approx(more)
 
 
@@ -81,11 +81,11 @@ def test_a_learned_verifier_is_fitted_to_the_logs_and_after_every_probe_and_its_
     probes = {"every": 2, "episodes": 3, "max_real_steps": 50, "by": "rollouts"}
     changes = {"experience.verifier": {"name": "learned", "probes": probes}, "arms": ["grpo-dream", "grpo-real"]}
     plain, judged = (
-        estimate.cost(compared(tmp_path, **changes), replace(PILOT, read_s=a, judged_s=b)) for a, b in ((0.0, 0.0), (0.3, 0.1))
+        estimate.seed_cost(compared(tmp_path, **changes), replace(PILOT, read_s=a, judged_s=b)) for a, b in ((0.0, 0.0), (0.3, 0.1))
     )
     assert plain.hours is not None and judged.hours is not None
     assert (judged.hours - plain.hours) * 3600 == pytest.approx(100 * (0.3 * 2 + 0.1 * (1 + 3))), "three probes, and the real arm has none"
-    without = estimate.cost(compared(tmp_path, arms=["grpo-dream", "grpo-real"]), PILOT)
+    without = estimate.seed_cost(compared(tmp_path, arms=["grpo-dream", "grpo-real"]), PILOT)
     assert plain.real_steps - without.real_steps == 50, "three probes of three episodes of ten steps, and no more than 50"
     assert plain.sampled_tokens - without.sampled_tokens == 5 * 50
 
@@ -95,7 +95,7 @@ def test_every_policy_of_a_training_is_judged(mode: str, policies: int, tmp_path
     (tmp_path / "train.toml").write_text('[env]\nname = "corridor"\n')
     changes = {"mode": mode, "rl.probe_every": 0, "s2r.iterations": 0}
     with_none, with_thirty = (
-        estimate.cost(read(TrainConfig, tmp_path / "train.toml", {**changes, "eval.tasks": n}), PILOT).real_steps for n in (0, 30)
+        estimate.seed_cost(read(TrainConfig, tmp_path / "train.toml", {**changes, "eval.tasks": n}), PILOT).real_steps for n in (0, 30)
     )
     assert with_thirty - with_none == 2 * 30 * 10 * policies
 
@@ -103,23 +103,23 @@ def test_every_policy_of_a_training_is_judged(mode: str, policies: int, tmp_path
 def test_what_a_sweep_and_a_transfer_measure_beside_their_runs_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(estimate, "measure", lambda config: PILOT)
     sweep = [compared(tmp_path, **{"seeds": [0, 1], "logs.trajectories": n}) for n in (50, 100)]
-    runs, predicted = (estimate.of(sweep, held_out=n) for n in (0, 8))
+    runs, predicted = (estimate.estimate_cost(sweep, held_out=n) for n in (0, 8))
     assert predicted.sampled_tokens == (runs.sampled_tokens or 0) + 4 * 8 * 1.5 * 100, "a near miss at every second step"
     assert predicted.real_steps == runs.real_steps + 4 * 8 * 10 * (1 + 0.5 * 11 / 2), "each tried after the steps before it"
     (tmp_path / "train.toml").write_text('[env]\nname = "corridor"\n')
     pair = [read(TrainConfig, tmp_path / "train.toml", {"eval.tasks": 6, "logs.trajectories": 100}) for _ in range(2)]
-    alone, both = estimate.of(pair), estimate.of(pair, held_out=8, transfer=True)
+    alone, both = estimate.estimate_cost(pair), estimate.estimate_cost(pair, held_out=8, transfer=True)
     acted, asked = 4 * 2 * 2 * 6, 4 * 8  # four pairs: two policies, greedy and sampled; and predictions of episodes
     assert both.real_steps == alone.real_steps + acted * 10 + asked * 10 * (1 + 0.5 * 11 / 2)
     assert both.sampled_tokens == (alone.sampled_tokens or 0) + acted * 50 + asked * 1.5 * 100
-    every = estimate.of(pair, held_out=8, transfer=True, universal=True)
+    every = estimate.estimate_cost(pair, held_out=8, transfer=True, universal=True)
     assert every.sampled_tokens == (both.sampled_tokens or 0) + 2 * 8 * 1.5 * 100
     assert every.fitted_tokens == (both.fitted_tokens or 0) + 2 * 100 * 400 * pair[0].experience.training.epochs  # type: ignore[union-attr]
 
 
 def test_hours_are_unknown_where_the_model_is_not_measured_and_costs_add_up(tmp_path: Path):
     why = "what policy.engine 'server' takes is not measured"
-    known, unknown = (estimate.cost(compared(tmp_path), one) for one in (PILOT, replace(PILOT, policy=None, unknown=why)))
+    known, unknown = (estimate.seed_cost(compared(tmp_path), one) for one in (PILOT, replace(PILOT, policy=None, unknown=why)))
     assert unknown.hours is None and (known + unknown).hours is None and f"hours unknown: {why}" in str(known + unknown)
     assert "1.0 GB of memory before activations of training" in str(unknown) and "1.0 GB of memory or more" in str(known)
     both = known + known
@@ -139,17 +139,17 @@ def test_other_work_on_the_machine_is_named_because_it_makes_the_hours_too_many(
 
 def test_hours_go_by_phase_at_the_rates_of_each_role_and_never_beyond_a_bound_in_seconds(tmp_path: Path):
     slow = replace(PILOT, policy=Rates(100.0, 1000.0, 10.0), prompt_tokens=500.0, question_tokens=100.0)
-    found = estimate.cost(compared(tmp_path), slow).phases
+    found = estimate.seed_cost(compared(tmp_path), slow).phases
     assert found["experience"] * 3600 == pytest.approx(80_000 / 1000)
     assert found["warm_start"] * 3600 == pytest.approx(10_000 / 100)
     assert found["grpo-dream"] * 3600 == pytest.approx(8_000 / 100 + 40 * (500 / 1000 + 50 / 10) + 40 * 100 / 500)
-    bounded = estimate.cost(compared(tmp_path, **{"dream.max_seconds": 30.0, "warm_start.max_seconds": 20.0}), slow).phases
+    bounded = estimate.seed_cost(compared(tmp_path, **{"dream.max_seconds": 30.0, "warm_start.max_seconds": 20.0}), slow).phases
     assert (bounded["grpo-dream"] * 3600, bounded["warm_start"] * 3600) == pytest.approx((30.0, 20.0))
 
 
 def test_a_quickstart_takes_its_loops_its_evaluations_and_its_audit():
     config = read(RunConfig, Path("quickstart-smollm2"))
-    found = estimate.cost(config, replace(PILOT, basis="measured"))
+    found = estimate.seed_cost(config, replace(PILOT, basis="measured"))
     assert list(found.phases) == ["logs", "experience", "warm_start", "dream", "s2r", "evaluation", "audit"]
     assert found.learned_tokens == (12 + 2) * 64 * 200
     assert found.real_steps == 400 * 10 + 3 * 24 * 10 + 2 * 64 * 10 + 2 * 128 * 3 * 10 + 3 * 64 * 10
@@ -175,7 +175,7 @@ def test_the_dreams_that_are_measured_at_the_end_of_a_training_cost_what_they_sa
     none = {"logs.trajectories": 100, "eval.tasks": 0, "eval.paired_replays": 0, "eval.uncertified_dreams": 0, "rl.probe_every": 0}
     mode = {"mode": changes.get("mode", "dream")}
     plain, more = (
-        estimate.cost(read(TrainConfig, tmp_path / "train.toml", none | mode | one), replace(PILOT, **pilot_changes))
+        estimate.seed_cost(read(TrainConfig, tmp_path / "train.toml", none | mode | one), replace(PILOT, **pilot_changes))
         for one in ({}, changes)
     )
     assert more.sampled_tokens is not None and plain.sampled_tokens is not None
@@ -248,7 +248,7 @@ def test_a_pretrained_model_is_measured_in_both_roles(dream: str, tmp_path: Path
     assert found.policy and found.experience and not found.unknown
     assert min(found.policy.fitted_per_s, found.policy.prompt_per_s, found.policy.sampled_per_s, found.experience.sampled_per_s) > 0
     assert found.prompt_tokens > 0 and (found.question_tokens > 0) == (dream != "no_model")
-    cost = estimate.cost(config, found)
+    cost = estimate.seed_cost(config, found)
     assert cost.hours and cost.hours > 0 and "with random weights): " in str(cost)
 
 
@@ -272,10 +272,10 @@ def test_what_is_not_measured_is_named_and_a_model_that_is_not_here_or_too_large
     assert found.unknown == "what experience.verifier.engine 'server' takes is not measured" and found.policy is None
     assert found.policy_tokens > 0
     monkeypatch.setattr(memory, "machine_memory", lambda: 1000)
-    large = str(estimate.of([pretrained(tmp_path, model, "")]))
+    large = str(estimate.estimate_cost([pretrained(tmp_path, model, "")]))
     assert "hours unknown: The models that are in memory at once need" in large
     monkeypatch.setenv("DREAMGYM_MODELS", str(tmp_path / "none"))
-    missing = estimate.of([pretrained(tmp_path, "smollm2", "")])
+    missing = estimate.estimate_cost([pretrained(tmp_path, "smollm2", "")])
     assert str(missing).endswith("real steps; tokens, memory and hours unknown: 'smollm2' is not here") and missing.real_steps > 0
     code, out, _ = command(monkeypatch, capsys, "quickstart", "--model", "smollm2", "--dry-run", "--json")
     assert code == 0 and object_in(out)["unknown"] == "'smollm2' is not here" and object_in(out)["hours"] is None
@@ -322,7 +322,7 @@ def test_a_dry_run_says_the_cost_and_writes_nothing(tmp_path: Path, monkeypatch:
     assert command(monkeypatch, capsys, "init", "logs.toml", "--logs", "episodes.jsonl")[0] == 0
     settings = read(TrainConfig, Path("logs.toml"))
     found = pilot.measure(settings)
-    assert found.recorded == 70 and estimate.cost(settings, found).real_steps == 0, (
+    assert found.recorded == 70 and estimate.seed_cost(settings, found).real_steps == 0, (
         "the settings of a run from logs alone name no log twice"
     )
     code, _, err = command(monkeypatch, capsys, "compare", "--dry-run")
@@ -332,6 +332,6 @@ def test_a_dry_run_says_the_cost_and_writes_nothing(tmp_path: Path, monkeypatch:
 def test_an_experiment_that_goes_on_is_not_estimated_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(estimate, "of", lambda configs, **_: "much")
+    monkeypatch.setattr(estimate, "estimate_cost", lambda configs, **_: "much")
     assert training.estimate_first(tmp_path / "new", [compared(tmp_path)], False, False) and "estimate: much" in capsys.readouterr().err
     assert training.estimate_first(tmp_path, [compared(tmp_path)], False, False) and not capsys.readouterr().err
