@@ -212,7 +212,7 @@ class ReplayBuffer(Protocol):
     """A durable log of experience with a nearest-neighbour index over it."""
 
     @property
-    def sequence(self) -> int:
+    def last_row(self) -> int:
         """Number of the last row that was read, evicted or not."""
         ...
 
@@ -234,7 +234,7 @@ class ReplayBuffer(Protocol):
         """Append the transitions that are admitted; how many these were."""
         ...
 
-    def rollback(self, sequence: int) -> None:
+    def rollback(self, row: int) -> None:
         """Drop every row above this number, as after an interruption."""
         ...
 

@@ -32,7 +32,7 @@ class RealRows(ABC):
 
     def _follow(self) -> None:
         """Count what came since the last call."""
-        now = (self.replay.rollbacks, self.replay.sequence)
+        now = (self.replay.rollbacks, self.replay.last_row)
         if self._read == now:
             return
         if self._read[0] != now[0]:

@@ -31,7 +31,7 @@ Call = Callable[..., Any]
 class State:
     """What tells one state of the buffer from another."""
 
-    sequence: int
+    last_row: int
     rollbacks: int
     rows: int
     refused: int
@@ -56,13 +56,13 @@ class ReplayService:
 
     def state(self) -> State:
         buffer = self.buffer
-        return State(buffer.sequence, buffer.rollbacks, len(buffer), buffer.refused)
+        return State(buffer.last_row, buffer.rollbacks, len(buffer), buffer.refused)
 
     def add(self, trajectories: Sequence[Trajectory]) -> tuple[int, State]:
         return self.buffer.add(trajectories), self.state()
 
-    def rollback(self, sequence: int) -> State:
-        self.buffer.rollback(sequence)
+    def rollback(self, row: int) -> State:
+        self.buffer.rollback(row)
         return self.state()
 
     def refuse(self, refused: int) -> State:
@@ -91,8 +91,8 @@ class RemoteReplay:
         self.state: State = call("state")
 
     @property
-    def sequence(self) -> int:
-        return self.state.sequence
+    def last_row(self) -> int:
+        return self.state.last_row
 
     @property
     def rollbacks(self) -> int:
@@ -114,8 +114,8 @@ class RemoteReplay:
         admitted, self.state = self._call("add", bare)
         return int(admitted)
 
-    def rollback(self, sequence: int) -> None:
-        self.state = self._call("rollback", sequence)
+    def rollback(self, row: int) -> None:
+        self.state = self._call("rollback", row)
 
     def memories(self, *, env: str | None = None, source: Source | None = None, after: int = 0) -> Iterator[Memory]:
         while found := self._call("memories", env, source, after):

@@ -64,7 +64,7 @@ class ReplayBuffer:
         self._memories: list[Memory] = []
         self._columns = {name: GrowableArray(dtype) for name, dtype in COLUMNS.items()}
         self._codes: dict[str, dict[object, int]] = {name: {} for name in ("env", "trajectory", "content")}
-        self._sequence = 0
+        self._last_row = 0
         self.refused = 0  # transitions not admitted since the buffer was opened: dreams without a passed verdict, failed episodes
         self.rollbacks = 0  # how often `rollback` was called since the buffer was opened
         self.refresh()
@@ -92,9 +92,9 @@ class ReplayBuffer:
         self._store.close()
 
     @property
-    def sequence(self) -> int:
+    def last_row(self) -> int:
         """Number of the last row that was read, evicted or not: what a checkpoint stores and `rollback` takes."""
-        return self._sequence
+        return self._last_row
 
     def add(self, trajectories: Sequence[Trajectory]) -> int:
         """Log the admitted transitions in one transaction; returns how many. They are on disk when it returns."""
@@ -111,7 +111,7 @@ class ReplayBuffer:
                 start += len(steps)
         if entries:
             memories = self._store.append(entries)
-            if memories[0].row == self.sequence + 1:
+            if memories[0].row == self.last_row + 1:
                 self._index_rows(memories, vectors)
             else:  # another process has appended in the meantime
                 self.refresh()
@@ -121,36 +121,36 @@ class ReplayBuffer:
 
     def refresh(self) -> int:
         """Read the rows that other processes appended; returns how many. Rows that they evicted stay until the log is reopened."""
-        before, end = len(self), self._store.sequence
-        if (coming := before + end - self._sequence) > 2 * before:  # a log that is opened, not one that grows
+        before, end = len(self), self._store.last_row
+        if (coming := before + end - self._last_row) > 2 * before:  # a log that is opened, not one that grows
             self._index.reserve(coming)
             for column in self._columns.values():
                 column.reserve(coming)
         with _without_garbage_collection():
-            for memories, vectors in self._store.rows(after=self.sequence):
+            for memories, vectors in self._store.rows(after=self.last_row):
                 self._index_rows(memories, vectors)
-        self._sequence = max(self._sequence, end)  # the last rows may be evicted ones
+        self._last_row = max(self._last_row, end)  # the last rows may be evicted ones
         return len(self) - before
 
-    def rollback(self, sequence: int) -> None:
-        """Go back to a checkpoint: delete the rows above `sequence`, and restore those that were evicted after it."""
+    def rollback(self, row: int) -> None:
+        """Go back to a checkpoint: delete the rows above `row`, and restore those that were evicted after it."""
         self.refresh()
-        if sequence > self.sequence:
+        if row > self.last_row:
             raise RunDirError(
-                f"The checkpoint expects {sequence} rows in the replay log, which ends at row {self.sequence}. "
+                f"The checkpoint expects {row} rows in the replay log, which ends at row {self.last_row}. "
                 "The log is older than the checkpoint, or of another run: restore the log that belongs to it."
             )
-        restored = self._store.hide_after(sequence)
+        restored = self._store.hide_after(row)
         self.rollbacks += 1
-        self._sequence = sequence
-        self._truncate(0 if restored else sequence)
+        self._last_row = row
+        self._truncate(0 if restored else row)
         if restored:  # restored rows are between others: read everything in order
-            self._sequence = 0
+            self._last_row = 0
             self.refresh()
 
-    def _truncate(self, sequence: int) -> None:
-        """Remove the rows above `sequence` from memory."""
-        length = bisect_right(self._memories, sequence, key=lambda memory: memory.row)
+    def _truncate(self, row: int) -> None:
+        """Remove the rows above `row` from memory."""
+        length = bisect_right(self._memories, row, key=lambda memory: memory.row)
         del self._memories[length:]
         self._index.truncate(length)
         for column in self._columns.values():
@@ -194,7 +194,7 @@ class ReplayBuffer:
     def _index_rows(self, memories: Sequence[Memory], vectors: HalfVectors) -> None:
         """Index rows of the store. Vectors [n, dim] are float16 always, so that a reopened log finds the same neighbours."""
         self._memories += memories
-        self._sequence = max(self._sequence, memories[-1].row)
+        self._last_row = max(self._last_row, memories[-1].row)
         codes: dict[str, list[int] | list[float]] = {
             "env": [self._code("env", memory.env) for memory in memories],
             "source": [SOURCES.index(memory.source) for memory in memories],

@@ -23,7 +23,7 @@ class RandomRetrieval:
         self, states: Sequence[str], actions: Sequence[str], *, k: int, env: str | None = None, exclude: Sequence[str] | None = None
     ) -> list[list[Neighbour]]:
         """k random memories of `env` per query, none of the trajectory `exclude[i]`; fewer when there are not as many contents."""
-        version = (self.replay.rollbacks, self.replay.sequence)
+        version = (self.replay.rollbacks, self.replay.last_row)
         if self._version != version:
             self._memories, self._version = list(self.replay.memories()), version
         pool = [memory for memory in self._memories if env is None or memory.env == env]

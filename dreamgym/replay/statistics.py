@@ -47,7 +47,7 @@ VERDICTS = "SELECT verdict, count(*) FROM transitions WHERE evicted_at IS NULL G
 def statistics(path: Path) -> dict[str, Any]:
     """Counts of a log at `path`.
 
-    `rows` in use, `evicted`, `sequence`, `encoder`, `dim`, `bytes` on disk, `verdicts` (the ten commonest), and `groups`: one object per
+    `rows` in use, `evicted`, `last_row`, `encoder`, `dim`, `bytes` on disk, `verdicts` (the ten commonest), and `groups`: one object per
     environment and source with the NAMES above. `contents` are distinct pairs of action and next state. `damaged` are rows, evicted ones
     too, by what is wrong with them.
     """
@@ -61,14 +61,14 @@ def statistics(path: Path) -> dict[str, Any]:
             groups = [dict(zip(NAMES, found, strict=True)) for found in db.execute(BY_SOURCE)]
             verdicts = dict(db.execute(VERDICTS).fetchall())
             damages = zip(DAMAGES, db.execute(DAMAGED, {"dim": dim}).fetchone(), strict=True)
-            evicted, sequence = db.execute("SELECT count(evicted_at), coalesce(max(row), 0) FROM transitions").fetchone()
+            evicted, last_row = db.execute("SELECT count(evicted_at), coalesce(max(row), 0) FROM transitions").fetchone()
     except sqlite3.Error as error:
         raise RunDirError(f"Replay log '{path}' cannot be counted: {error}. Try again when nothing rewrites it, or restore it.") from error
     beside = [path, path.with_name(path.name + "-wal")]
     return {
         "rows": sum(group["rows"] for group in groups),
         "evicted": evicted,
-        "sequence": sequence,
+        "last_row": last_row,
         "encoder": encoder,
         "dim": dim,
         "bytes": sum(file.stat().st_size for file in beside if file.is_file()),
@@ -82,14 +82,14 @@ def _read(path: Path) -> dict[str, Any]:
     """The same of a log in a folder, from its rows. Evicted ones are not seen, and counted as the numbers that are missing."""
     with closing(open_to_read(path)) as store:
         found = [memory for page, _ in store.rows() for memory in page]
-        encoder, dim, sequence = store.encoder, store.dim, store.sequence
+        encoder, dim, last_row = store.encoder, store.dim, store.last_row
     groups: dict[tuple[str, str], list[Memory]] = defaultdict(list)
     for memory in found:
         groups[memory.env, memory.source].append(memory)
     return {
         "rows": len(found),
-        "evicted": sequence - len(found),
-        "sequence": sequence,
+        "evicted": last_row - len(found),
+        "last_row": last_row,
         "encoder": encoder,
         "dim": dim,
         "bytes": sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),

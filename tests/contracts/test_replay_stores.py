@@ -50,12 +50,12 @@ def test_what_was_appended_is_read_back_in_order_also_by_another_that_opens_it(n
     path = tmp_path / "log"
     store, entries = opened(name, path), [entry("a"), entry("b", 2, "dream")]
     logged = store.append(entries)
-    assert [m.row for m in logged] == [1, 2, 3, 4, 5] and len(store) == store.sequence == 5
+    assert [m.row for m in logged] == [1, 2, 3, 4, 5] and len(store) == store.last_row == 5
     other = opened(name, path)
     assert [m.row for m in other.append([entry("c", 1)])] == [6]
     for reader in (store, other, opened(name, path)):
         found, vectors = everything(reader)
-        assert found[:5] == logged and reader.sequence == 6
+        assert found[:5] == logged and reader.last_row == 6
         np.testing.assert_array_equal(vectors[:5], np.concatenate([e.vectors for e in entries]))
         assert vectors.dtype == np.float16 and [m.row for m in everything(reader, after=4)[0]] == [5, 6]
     store.close()
@@ -69,7 +69,7 @@ def test_a_batch_with_a_bad_entry_leaves_nothing_behind(name: str) -> None:
     for bad in (wrong, entry("c", reward=float("nan"))):
         with pytest.raises(InvariantError):
             store.append([entry("d"), bad])
-        assert len(store) == store.sequence == 3
+        assert len(store) == store.last_row == 3
     assert store.append([]) == [] and store.append([entry("e")])[0].row == 4
 
 
@@ -80,9 +80,9 @@ def test_rows_after_a_checkpoint_are_hidden_and_their_evictions_undone(name: str
     store.evict([1])
     store.append([entry("b", 2)])
     store.evict([2, 5])
-    assert [m.row for m in everything(store)[0]] == [3, 4, 6] and len(store) == 3 and store.sequence == 6
+    assert [m.row for m in everything(store)[0]] == [3, 4, 6] and len(store) == 3 and store.last_row == 6
     assert store.hide_after(4) == 1
-    assert [m.row for m in everything(store)[0]] == [2, 3, 4] and store.sequence == 4
+    assert [m.row for m in everything(store)[0]] == [2, 3, 4] and store.last_row == 4
     assert store.append([entry("c", 1)])[0].row == 5
 
 
@@ -118,7 +118,7 @@ def test_a_buffer_over_it_resumes_as_if_it_had_never_been_interrupted(name: str,
     first, second, third = ([entry(f"{i}/{j}", 2, "dream").trajectory for j in range(2)] for i in range(3))
     with ReplayBuffer.open(tmp_path / "log", encoder, config) as run:
         run.add(first)
-        checkpoint = run.sequence
+        checkpoint = run.last_row
         run.add(second)
     with ReplayBuffer.open(tmp_path / "log", encoder, config) as resumed, ReplayBuffer.open(None, encoder, config) as whole:
         resumed.rollback(checkpoint)

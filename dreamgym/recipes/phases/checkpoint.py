@@ -47,7 +47,7 @@ class PhaseCheckpoint:
             self.run.write_atomic(self._prefetched_file(begun.iteration), lines_of(self.collector.wait_for_prefetched(), completions=True))
         state = {
             **{name: collaborator.state_dict() for name, collaborator in self.collaborators.items()},
-            "replay": {"sequence": self.replay.sequence, "refused": self.replay.refused},
+            "replay": {"last_row": self.replay.last_row, "refused": self.replay.refused},
             "progress": asdict(progress),
             "prefetched": begun.iteration if begun else None,
         }
@@ -63,7 +63,7 @@ class PhaseCheckpoint:
         try:
             if missing := next((name for name in (*self.collaborators, "replay", "progress", "prefetched") if name not in state), ""):
                 raise KeyError(missing)
-            self.replay.rollback(state["replay"]["sequence"])  # first: a dream that is loaded again reads it
+            self.replay.rollback(state["replay"]["last_row"])  # first: a dream that is loaded again reads it
             self.replay.refused = state["replay"]["refused"]
             for name, collaborator in self.collaborators.items():
                 collaborator.load_state_dict(state[name])

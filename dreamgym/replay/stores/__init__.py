@@ -1,7 +1,7 @@
 """Durable logs of experience, one per file, made by `make(path=..., encoder=..., dim=..., **config)`. All follow the contract `Store`.
 
 A row is one admitted transition with its vector. Rows are numbered from 1 in the order they were added; the number of the last
-one is the log's `sequence`, which a checkpoint stores. Reading a row gives the same `Memory` as writing it did.
+one is the log's `last_row`, which a checkpoint stores. Reading a row gives the same `Memory` as writing it did.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Store(Protocol):
         ...
 
     @property
-    def sequence(self) -> int:
+    def last_row(self) -> int:
         """Number of the last row, evicted or not; 0 when empty."""
         ...
 

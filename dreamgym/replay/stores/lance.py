@@ -62,7 +62,7 @@ class LanceStore:
             self._db = lancedb.connect(self.path)
         with self._writing():
             self._open()
-        self._known = (0, 0)  # version of the table and the sequence it ends with
+        self._known = (0, 0)  # version of the table and the row it ends with
 
     def __len__(self) -> int:
         with self._explained():
@@ -70,7 +70,7 @@ class LanceStore:
             return int(self._rows.count_rows("evicted_at IS NULL"))
 
     @property
-    def sequence(self) -> int:
+    def last_row(self) -> int:
         """Number of the last row, evicted or not; 0 when empty."""
         with self._explained():
             self._rows.checkout_latest()
@@ -89,7 +89,7 @@ class LanceStore:
             for entry in entries:
                 if entry.vectors.shape != (len(entry.steps), self.dim):
                     raise InvariantError(f"Expected vectors of shape ({len(entry.steps)}, {self.dim}), got {entry.vectors.shape}.")
-            row = self.sequence + 1
+            row = self.last_row + 1
             for entry in entries:
                 added = memories(entry, row + len(logged))
                 logged += added
@@ -108,7 +108,7 @@ class LanceStore:
 
     def rows(self, after: int = 0) -> Iterator[tuple[list[Memory], HalfVectors]]:
         """Rows in use with a number above `after`, in order, in pages."""
-        end = self.sequence
+        end = self.last_row
         for start in range(after, end, self._config.page):
             last = min(end, start + self._config.page)
             with self._explained():
@@ -133,8 +133,8 @@ class LanceStore:
         """Take these rows out of use; they stay in the table."""
         if rows:
             with self._writing():
-                sequence, numbers = self.sequence, ", ".join(str(int(row)) for row in rows)
-                self._rows.update(where=f"evicted_at IS NULL AND row IN ({numbers})", values_sql={"evicted_at": str(sequence)})
+                last_row, numbers = self.last_row, ", ".join(str(int(row)) for row in rows)
+                self._rows.update(where=f"evicted_at IS NULL AND row IN ({numbers})", values_sql={"evicted_at": str(last_row)})
 
     def close(self) -> None:
         """Nothing is left to write."""

@@ -6,7 +6,7 @@ where it came from, which policy and model versions made it, the guard's verdict
 
 Rows are only removed by `hide_after`, when a run resumes from a checkpoint: rows that the interrupted run appended after it are
 deleted and their numbers are used again, so that the resumed run numbers its rows as an uninterrupted one would have. An evicted
-row stays in the file, marked with the sequence at which it was evicted, so that going back to an earlier checkpoint restores it.
+row stays in the file, marked with the last row at which it was evicted, so that going back to an earlier checkpoint restores it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ CREATE TABLE transitions (
     verdict TEXT NOT NULL,           -- '' for a real step, else the kind of the guard's verdict
     neighbours TEXT NOT NULL,        -- JSON list of the rows the experience model was shown
     vector BLOB NOT NULL,            -- float16, little-endian
-    evicted_at INTEGER               -- the log's sequence when the row was evicted; NULL while it is in use
+    evicted_at INTEGER               -- the log's last row when the row was evicted; NULL while it is in use
 );
 """
 
@@ -120,7 +120,7 @@ class SqliteStore:
         return self._number("SELECT count(*) FROM transitions WHERE evicted_at IS NULL")
 
     @property
-    def sequence(self) -> int:
+    def last_row(self) -> int:
         """Number of the last row, 0 when empty."""
         return self._number("SELECT coalesce(max(row), 0) FROM transitions")
 
@@ -129,7 +129,7 @@ class SqliteStore:
         logged: list[Memory] = []
         with self._writing():
             self._check_encoder(self.encoder, self.dim)  # another process may have encoded the log anew
-            row = self.sequence + 1
+            row = self.last_row + 1
             last = self._number("SELECT coalesce(max(number), 0) FROM trajectories")
             for number, entry in enumerate(entries, last + 1):
                 if entry.vectors.shape != (len(entry.steps), self.dim):
@@ -184,7 +184,7 @@ class SqliteStore:
     def evict(self, rows: Sequence[int]) -> None:
         """Take these rows out of use; `rows` and `len` no longer count them. They stay in the file."""
         with self._writing():
-            marks = [(self.sequence, row) for row in rows]
+            marks = [(self.last_row, row) for row in rows]
             self._db.executemany("UPDATE transitions SET evicted_at = ? WHERE row = ? AND evicted_at IS NULL", marks)
 
     def reencode(self, encoder: Encoder, *, batch: int = 1024) -> int:

@@ -86,7 +86,7 @@ def test_a_row_keeps_its_text_and_its_provenance_when_the_log_is_reopened(path: 
         assert first.add([dream, odd]) == 2
         before, answers = list(first.memories()), first.search(["s", "page"], ["a", "click[é]"], k=2)
     with ReplayBuffer.open(path, lexical.make()) as second:
-        assert list(second.memories()) == before and second.sequence == 2
+        assert list(second.memories()) == before and second.last_row == 2
         assert second.search(["s", "page"], ["a", "click[é]"], k=2) == answers
     row = before[0]
     assert (row.source, row.policy_version, row.model_version, row.verdict, row.reward) == ("dream", 3, 7, "passed", 0.5)
@@ -104,7 +104,7 @@ from test_buffer import shopping
 buffer = ReplayBuffer.open(Path(sys.argv[1]), lexical.make())
 for i in range(10_000):
     buffer.add([shopping(f"t{i}", 7)])
-    print(buffer.sequence, flush=True)
+    print(buffer.last_row, flush=True)
 """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     with subprocess.Popen([sys.executable, "-c", writer, str(path)], stdout=subprocess.PIPE, text=True, env=environment) as process:
@@ -154,7 +154,7 @@ def test_a_locked_or_full_or_missing_disk_is_an_error_that_names_the_file_and_ad
     with pytest.raises(DreamGymError, match=r"replay\.sqlite.*full.*Free some space"):
         buffer.add([shopping("c", 200)])
     store._db.execute("PRAGMA max_page_count = 1000000")
-    assert buffer.add([shopping("d")]) == 3 and len(buffer) == len(store) == buffer.sequence == 6
+    assert buffer.add([shopping("d")]) == 3 and len(buffer) == len(store) == buffer.last_row == 6
     (tmp_path / "file").write_text("")
     with pytest.raises(DreamGymError, match="file/replay.sqlite"):
         ReplayBuffer.open(tmp_path / "file" / "replay.sqlite", lexical.make())
@@ -225,11 +225,11 @@ def test_an_error_that_a_rule_wrote_is_no_memory_and_a_step_without_effect_is(bu
 def test_rolling_back_to_a_checkpoint_and_going_on_equals_never_having_been_interrupted(path: Path, buffer: ReplayBuffer) -> None:
     with ReplayBuffer.open(path, lexical.make()) as run:
         run.add([shopping("a"), shopping("b")])
-        checkpoint = run.sequence
+        checkpoint = run.last_row
         run.add([shopping("lost", 5)])
     resumed = ReplayBuffer.open(path, lexical.make())
     resumed.rollback(checkpoint)
-    assert len(resumed) == resumed.sequence == checkpoint == 6
+    assert len(resumed) == resumed.last_row == checkpoint == 6
     assert "lost" not in found(resumed.search(["page lost 1"], ["click[item b001]"], k=9)[0])
     resumed.add([shopping("c")])
     for batch in [shopping("a"), shopping("b")], [shopping("c")]:
@@ -248,7 +248,7 @@ def test_two_processes_may_append_to_one_log(path: Path) -> None:
     one, two = ReplayBuffer.open(path, lexical.make()), ReplayBuffer.open(path, lexical.make())
     one.add([shopping("a")])
     two.add([shopping("b")])
-    assert two.sequence == 6 and one.sequence == 3
+    assert two.last_row == 6 and one.last_row == 3
     assert one.refresh() == 3 and list(one.memories()) == list(two.memories())
 
 

@@ -121,7 +121,7 @@ def crowd(path: Path, seconds: float) -> None:
             for memories, _ in store.rows(after=seen):
                 assert [m.row for m in memories] == list(range(seen + 1, seen + len(memories) + 1))
                 seen += len(memories)
-            assert seen % PER_BATCH == 0 or store.sequence > seen
+            assert seen % PER_BATCH == 0 or store.last_row > seen
             time.sleep(0.005)
         os.write(pipe, str(seen).encode())
 
@@ -157,7 +157,7 @@ def test_a_disk_that_fills_up_is_an_error_that_names_the_file_and_the_log_goes_o
         except DreamGymError as error:
             os.write(pipe, f"{error}\n".encode())
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-        assert store.sequence == rows
+        assert store.last_row == rows
         store.append(batch("after"))
         os.write(pipe, str(rows).encode())
 
@@ -249,7 +249,7 @@ def test_a_log_that_is_wound_back_and_written_while_it_is_read_is_read_as_it_was
     writer.close()
     found += [(m.row, m.trajectory) for memories, _ in islice(pages, 20) for m in memories]
     assert found == [(row, f"old {(row - 1) // 50}") for row in range(1, 2001)]
-    assert len(reader) == reader.sequence == 3300  # the next query sees what was written
+    assert len(reader) == reader.last_row == 3300  # the next query sees what was written
 
 
 def test_rows_that_only_a_dead_writers_journal_holds_are_not_silently_missing(open_folder: Path) -> None:
@@ -327,15 +327,15 @@ def test_a_log_encoded_anew_opens_with_the_new_encoder_and_no_longer_with_the_ol
         ReplayBuffer.open(path, old)
 
 
-def test_going_back_to_a_sequence_hides_later_rows_and_brings_back_what_was_evicted_later(tmp_path: Path) -> None:
+def test_going_back_to_a_row_hides_later_rows_and_brings_back_what_was_evicted_later(tmp_path: Path) -> None:
     path = tmp_path / "log.sqlite"
     store = open_store(path)
     store.append(batch("a"))
     store.evict([1, 2])
-    checkpoint = store.sequence
+    checkpoint = store.last_row
     store.append(batch("b"))
     store.evict([3, 2, 9])
-    assert len(store) == 2 * PER_BATCH - 4 and store.sequence == 2 * PER_BATCH
+    assert len(store) == 2 * PER_BATCH - 4 and store.last_row == 2 * PER_BATCH
     assert store.hide_after(checkpoint) == 1  # row 3; row 9 is gone, and 1 and 2 went before the checkpoint
-    assert [row for row, _, _ in contents(path)] == [3, 4, 5, 6, 7] and store.sequence == checkpoint
+    assert [row for row, _, _ in contents(path)] == [3, 4, 5, 6, 7] and store.last_row == checkpoint
     assert store.append(batch("c"))[0].row == checkpoint + 1

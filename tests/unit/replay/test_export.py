@@ -144,7 +144,7 @@ def test_a_dream_without_a_verdict_is_read_and_refused_by_the_buffer(log: Path, 
 def test_statistics_count_what_is_in_use_by_environment_and_source(log: Path) -> None:
     sqlite.make(path=log).evict([4])
     found = statistics(log)
-    assert (found["rows"], found["evicted"], found["sequence"], found["verdicts"]) == (4, 1, 5, {"": 3, "passed": 1})
+    assert (found["rows"], found["evicted"], found["last_row"], found["verdicts"]) == (4, 1, 5, {"": 3, "passed": 1})
     dream, real = found["groups"]
     assert (dream["source"], dream["rows"], dream["policy_version"]) == ("dream", 1, 3)
     assert (real["rows"], real["trajectories"], real["contents"], real["rewarded"]) == (3, 1, 3, 1) and real[

@@ -179,15 +179,15 @@ def test_a_full_buffer_keeps_every_real_row_and_the_newest_of_equal_dreams(tmp_p
         buffer.add([episode("d1", ("s", "a", "known", 0.0), ("s", "c", "x", 0.0), ("s", "c", "y", 1.0))])
         assert [m.next_state for m in buffer.memories()] == ["known", "n", "x", "y"]  # the dream of what is known went
         buffer.add([episode("d2", ("t", "c", "x", 0.0))])
-        assert [m.row for m in buffer.memories()] == [1, 2, 5, 6] and buffer.sequence == 6  # the older dream of x went
-        checkpoint = buffer.sequence
+        assert [m.row for m in buffer.memories()] == [1, 2, 5, 6] and buffer.last_row == 6  # the older dream of x went
+        checkpoint = buffer.last_row
         buffer.add([episode("d3", ("t", "e", "z", 0.0))])
         assert [m.row for m in buffer.memories()] == [1, 2, 5, 7]  # one success, two failures: the oldest failure went
         assert buffer.search(["t"], ["e"], k=9)[0][0].memory.row == 7
     with ReplayBuffer.open(path, ENCODER, config) as resumed:
         assert [m.row for m in resumed.memories()] == [1, 2, 5, 7]
         resumed.rollback(checkpoint)
-        assert [m.row for m in resumed.memories()] == [1, 2, 5, 6] and resumed.sequence == checkpoint
+        assert [m.row for m in resumed.memories()] == [1, 2, 5, 6] and resumed.last_row == checkpoint
         assert {n.memory.row for n in resumed.search(["t"], ["c"], k=9)[0]} == {1, 2, 5, 6}
         resumed.add([episode("d3", ("t", "e", "z", 0.0))])
         assert [m.row for m in resumed.memories()] == [1, 2, 5, 7]  # as if it had never been interrupted
@@ -198,9 +198,9 @@ def test_a_log_whose_last_rows_are_evicted_goes_on_numbering_after_them(tmp_path
     with ReplayBuffer.open(path, ENCODER, config) as buffer:
         buffer.add([episode("real", ("s", "a", "n", 0.0), source="real")])
         buffer.add([episode("dream", ("s", "a", "m", 0.0))])
-        assert len(buffer) == 1 and buffer.sequence == 2
+        assert len(buffer) == 1 and buffer.last_row == 2
     with ReplayBuffer.open(path, ENCODER, config) as again:
-        assert again.sequence == 2 and again.add([episode("r2", ("s", "a", "o", 0.0), source="real")]) == 1
+        assert again.last_row == 2 and again.add([episode("r2", ("s", "a", "o", 0.0), source="real")]) == 1
         assert [m.row for m in again.memories()] == [1, 3]  # real rows stay, also beyond the limit
 
 

@@ -95,7 +95,7 @@ def test_dreams_tell_nothing_and_real_steps_do_as_soon_as_they_come():
 
 def test_what_a_wound_back_buffer_does_not_hold_is_forgotten():
     replay = buffer(LOGS[:1])
-    at, known = replay.sequence, ItemIndex(replay, "webshop", stemmed=False)
+    at, known = replay.last_row, ItemIndex(replay, "webshop", stemmed=False)
     replay.add(LOGS[1:])
     assert known.recorded_page("rug", 1) is not None
     replay.rollback(at)
@@ -104,7 +104,7 @@ def test_what_a_wound_back_buffer_does_not_hold_is_forgotten():
 
 def test_a_buffer_that_was_wound_back_and_grew_again_tells_what_it_holds_now():
     replay = buffer(LOGS[:1])
-    at, known = replay.sequence, ItemIndex(replay, "webshop", stemmed=False)
+    at, known = replay.last_row, ItemIndex(replay, "webshop", stemmed=False)
     replay.add(LOGS[1:])
     assert known.recorded_page("rug", 1) is not None
     replay.rollback(at)
