@@ -169,10 +169,10 @@ def _plugin_settings(group: str, values: dict[str, Any], ours: Sequence[str], pr
         raise ConfigError(f"{prefix}name is the name of a plug-in as text, not {name!r:.100}.")
     kept = {key: value for key, value in values.items() if key in (*ours, "name")}
     schema, own = getattr(plugins.load(group, name), "Config", Config), {k: v for k, v in values.items() if k not in kept}
-    for key in own.keys() - schema.model_fields.keys():
-        meant = nearest(key, (*schema.model_fields, *ours))
-        if meant and meant == nearest(key, ours):  # which the plug-in's own error would not name
-            raise ConfigError(f"Unknown key '{prefix}{key}' in configuration.{meant}")
+    known = (*schema.model_fields, *ours)
+    for key in sorted(own.keys() - schema.model_fields.keys()):
+        if (meant := nearest(key, known)) == nearest(key, ours):  # the plug-in's own error would not name it, nor any of `ours`
+            raise ConfigError(f"Unknown key '{prefix}{key}' in configuration.{meant} Known: {', '.join(known)}.")
     return build(schema, own, prefix=prefix).model_dump() | kept
 
 

@@ -64,6 +64,7 @@ def test_ablations_of_the_model_keep_the_verifier_and_the_one_of_the_guard_leave
         ({"applies_to": "all"}, ConfigError, r"'verifier\.name'.*Field required"),
         ({"name": 3}, ConfigError, "name of a plug-in as text"),
         ({"name": "outside.logged_ends", "applies_to": "some"}, ConfigError, "'ends' or 'all'"),
+        ({"name": "learned", "of": "all"}, ConfigError, r"Unknown key 'experience\.verifier\.of'.*Known: .*alpha.*applies_to"),
     ],
 )
 def test_a_verifier_that_cannot_be_is_refused_with_the_configuration(verifier: dict[str, Any], error: type[Exception], says: str):
