@@ -88,4 +88,5 @@ def repeat(episodes: Sequence[Trajectory], dream: BatchEnv, rules: TextRules, *,
     failures = [slot in won for slot in counted if not known[slot].success]
     reproduced, accepted = wilson(sum(successes), len(successes)), wilson(sum(failures), len(failures))
     lost = sum(known[slot].success for slot in failed)
-    return RecordedReplay(reproduced, accepted, wilson(sum(same), len(same)), len(failed), lost, dict(Counter(failed.values()).most_common()))
+    reasons = dict(Counter(failed.values()).most_common())
+    return RecordedReplay(reproduced, accepted, wilson(sum(same), len(same)), len(failed), lost, reasons)

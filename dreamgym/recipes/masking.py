@@ -13,8 +13,8 @@ def warning(phase: str, lines: Iterable[Mapping[str, Any]]) -> str:
     """A message that many dreams of a phase were masked, from the lines of metrics.jsonl: means over iterations. "" for at most
     `MOST_MASKED` of the rollouts and of the claims."""
     latest = {line["iteration"]: line for line in lines if line["phase"] == phase}  # a resumed run wrote some twice
-    means = {name: _mean([line.get(name) for line in latest.values()]) for name in ("masked", "claims_masked")}
-    named = {"masked": "of the rollouts (masked)", "claims_masked": "of the claims of success (claims_masked)"}
+    means = {name: _mean([line.get(name) for line in latest.values()]) for name in ("masked_share", "claims_masked")}
+    named = {"masked_share": "of the rollouts (masked_share)", "claims_masked": "of the claims of success (claims_masked)"}
     if not any(value is not None and value > MOST_MASKED for value in means.values()):
         return ""
     shares = " and ".join(f"{value:.0%} {named[name]}" for name, value in means.items() if value is not None)

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 from dreamgym.envs import corridor
 from dreamgym.envs.env_pool import EnvPool
-from dreamgym.evals.recorded_actions import Repeated, repeat, sentence
+from dreamgym.evals.recorded_actions import RecordedReplay, repeat, sentence
 from dreamgym.logs.demonstrations import collect
 from dreamgym.statistics import wilson
 from dreamgym.types import StepInfo, StepResult
@@ -64,7 +64,7 @@ def test_episodes_that_are_left_out_are_counted_and_judged_by_nothing():
 
 
 def test_a_success_that_was_left_out_counts_in_the_number_of_those_that_could_succeed():
-    found = Repeated(wilson(48, 49), wilson(0, 32), wilson(9, 9), 16, 15, {"masked by the guard: score N": 16})
+    found = RecordedReplay(wilson(48, 49), wilson(0, 32), wilson(9, 9), 16, 15, {"masked by the guard: score N": 16})
     assert sentence(asdict(found)) == (
         "Recorded actions taken again in the dream: 48 of 64 recorded successes succeed there too, and 0 of 33 recorded failures; 16 "
         "episodes were left out, 15 successes among them, and RL would not see them: masked by the guard: score N (16)."

@@ -13,12 +13,12 @@ from dreamgym.runs.rundir import RunDir
 
 
 def lines(*values: tuple[float, float | None]) -> list[dict[str, Any]]:
-    return [{"phase": "dream", "iteration": i, "masked": one, "claims_masked": other} for i, (one, other) in enumerate(values)]
+    return [{"phase": "dream", "iteration": i, "masked_share": one, "claims_masked": other} for i, (one, other) in enumerate(values)]
 
 
 def test_many_masked_claims_are_named_with_their_shares_and_few_are_not():
     text = warning("dream", lines((0.02, 0.1), (0.03, 0.2)))
-    assert text.startswith("The guard masked 2% of the rollouts (masked) and 15% of the claims of success (claims_masked) in 'dream'")
+    assert text.startswith("The guard masked 2% of the rollouts (masked_share) and 15% of the claims of success (claims_masked) in 'dream'")
     assert warning("dream", lines((0.03, 0.03), (0.03, None))) == warning("s2r", lines((0.5, 0.5))) == warning("dream", []) == ""
 
 
