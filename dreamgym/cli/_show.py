@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dreamgym.evals import held_out
+from dreamgym.evals import held_out, next_actions
 from dreamgym.evals.gap import gap_sentence
 from dreamgym.evals.recorded_actions import sentence
 from dreamgym.recipes import early_stops, gains
@@ -81,6 +81,8 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
         yield sentence(repeated)
     for policy, dreams in (summary.get("uncertified") or {}).items():
         yield f"uncertified dream success of {policy}, which no environment confirms: {rate(dreams['uncertified_dream_success'])}"
+    if compared := summary.get("next_actions"):
+        yield from next_actions.sentences(compared)
     if isinstance(fidelity := summary.get("fidelity"), dict):
         yield held_out.sentence(fidelity)
     yield from summary.get("recall") or ()

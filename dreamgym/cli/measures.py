@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from dreamgym.cli._show import AUDIT, KINDS, Json, Run, rate, show_audit, show_decided, table
+from dreamgym.evals import next_actions
 from dreamgym.evals.gap import gap_phase, gap_sentence
 from dreamgym.evals.held_out import unpaid
 from dreamgym.evals.recorded_actions import sentence
@@ -86,14 +87,20 @@ def _audit(folder: Any, replays: int | None) -> dict[str, Any] | None:
 
 def _without_env(folder: Any, forced: dict[str, Any], as_json: bool, asked: int) -> None:
     """A run from logs alone: predictions of recorded episodes that it held out, of as many as asked for, and what nothing certifies."""
-    replay, uncertified = (folder.data(phase) if folder.done(phase) else {} for phase in ("recorded_replay", "uncertified"))
+    phases = ("recorded_replay", "uncertified", "next_actions")
+    replay, uncertified, compared = (folder.data(phase) if folder.done(phase) else {} for phase in phases)
     if forced["held_out"] is None and folder.done("fidelity"):
         found = folder.data("fidelity")
         forced = {"held_out": found["held_out"], "held_out_no_model": found.get("no_model"), "reason": found.get("reason", "")}
     if as_json:
         from dreamgym.recipes.replayed_dreams import dream_measures
 
-        alone = {"recorded_replay": replay, "uncertified": uncertified, "near_misses": "left out: they need an environment"}
+        alone = {
+            "recorded_replay": replay,
+            "uncertified": uncertified,
+            "next_actions": compared,
+            "near_misses": "left out: they need an environment",
+        }
         return print(json.dumps(dream_measures(folder, None) | forced | alone))
     if forced["held_out"] is None:
         print(forced.get("reason") or "Predictions of held-out recorded episodes: not measured yet. `--held-out 400` measures them.")
@@ -105,6 +112,8 @@ def _without_env(folder: Any, forced: dict[str, Any], as_json: bool, asked: int)
     if replay:
         print(sentence(replay))
     show_uncertified(uncertified)
+    for line in next_actions.sentences(compared) if compared else ():
+        print(line)
 
 
 def show_uncertified(found: dict[str, Any]) -> None:

@@ -66,11 +66,15 @@ class Agent:
         """The conversation of an episode that others have played so far, as if this policy had taken their actions."""
         (conversation,) = self.begin([task], name=name)
         for step in steps:
-            view = self.rules.view(step.state)
-            reply = tuple(self.template.reply(view.refer(step.action)))
-            conversation.ids = [*self._prompt(conversation, view.text), *reply]
-            conversation.turns.append((view.text, reply))
+            self.append(conversation, step)
         return conversation
+
+    def append(self, conversation: Conversation, step: Transition) -> None:
+        """Let the conversation go on by a step that others have played, as if this policy had taken its action."""
+        view = self.rules.view(step.state)
+        reply = tuple(self.template.reply(view.refer(step.action)))
+        conversation.ids = [*self._prompt(conversation, view.text), *reply]
+        conversation.turns.append((view.text, reply))
 
     def submit(
         self,

@@ -205,8 +205,11 @@ def _measured_dreams(config: SharedConfig, loops: Sequence[plan.Loop], n: float,
     """
     block, control = config.eval, "k" in config.experience.settings
     if not pilot.has_env:  # tasks are those of the logs
+        from dreamgym.recipes.phases.next_actions import MOST  # here, because it imports torch
+
         dreams = min(float(block.uncertified_dreams), n) * (1 + len(loops))
         yield PhaseCost("uncertified", acted=dreams, dreamed=dreams)
+        yield PhaseCost("next_actions", acted=2 * min(float(MOST), n) * (1 + len(loops)))  # held-out and training episodes
         return
     arms = 2 + control  # with the guard, without it, and the control
     each = float(block.paired_replays)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 DREAMS = ("dream", "mixed", "*-dream", "*-mixed", "dream-no-*", "*-dream-no-*")
 LOOPS = (*DREAMS, "s2r", "real_only", "real_equal", "*-s2r", "*-real")
 ANSWERED = (*DREAMS, "recorded_replay", "audit", "gap-*")
-JUDGED = ("eval-*", "audit", "gap-*", "fidelity", "uncertified", "sft", "sft-curve")
+JUDGED = ("eval-*", "audit", "gap-*", "fidelity", "uncertified", "next_actions", "sft", "sft-curve")
 ANSWERING = (
     "recall",
     "conditions",

@@ -8,7 +8,7 @@ from typing import Any
 
 from dreamgym.envs.base import EnvSuite
 from dreamgym.errors import InvariantError, counted
-from dreamgym.evals import held_out
+from dreamgym.evals import held_out, next_actions
 from dreamgym.experience import memory_answers, recall
 from dreamgym.recipes import context, inputs, masking, plan, tables
 from dreamgym.recipes.arms import RL_ARMS
@@ -22,6 +22,7 @@ from dreamgym.recipes.phases.evaluate import evaluate_policies
 from dreamgym.recipes.phases.experience import train_experience
 from dreamgym.recipes.phases.gap import measure_gap
 from dreamgym.recipes.phases.logs import prepare_logs
+from dreamgym.recipes.phases.next_actions import measure_next_actions
 from dreamgym.recipes.phases.rl import failures, had_gradient, run_rl_phase
 from dreamgym.recipes.phases.uncertified import dream_uncertified, repeat_recorded
 from dreamgym.recipes.phases.warm_start import warm_start
@@ -74,15 +75,9 @@ def run(
         }
         measured = {"audit": "audit", "gap": f"gap-{names[0]}"}
         summary |= {key: directory.data(phase) for key, phase in measured.items() if directory.done(phase)}
-        if not shared.suite.has_env and config.dreams:
-            say("fidelity: recorded episodes that were held out, and dreams whose success is uncertified")
-            measure_recorded(directory, shared)
-            dream_uncertified(directory, shared, ["warm_start", *names])
-            summary |= {phase: directory.data(phase) for phase in ("recorded_replay", "fidelity", "uncertified") if directory.done(phase)}
-            off = ["recalled: nothing, because experience.recall = false"] if config.experience.settings.get("recall") is False else []
-            summary["recall"] = off or recall.account(directory.data(names[0]).get("recall", ()))
-            summary["recall"] += _memory_answers(directory, shared)
-        if warnings := _warnings(directory, shared, config, names, summary.get("fidelity", {})):
+        if not shared.suite.has_env:
+            summary |= _from_logs_alone(directory, shared, config, names, say)
+        if warnings := _warnings(directory, shared, config, names, summary):
             summary["warnings"] = warnings
             for warning in warnings:
                 say(f"warning: {warning}")
@@ -95,13 +90,35 @@ def run(
 
 
 def _warnings(
-    directory: RunDir, shared: context.RunContext, config: TrainConfig, names: Sequence[str], predicted: Mapping[str, Any]
+    directory: RunDir, shared: context.RunContext, config: TrainConfig, names: Sequence[str], measured: Mapping[str, Any]
 ) -> list[str]:
     """What speaks against what a run learned: masked dreams of its RL phases `names`, and without an environment also what none could have
-    prevented, such as predictions of held-out steps (`predicted`)."""
-    texts = [] if shared.suite.has_env else [_without_gradient(directory, config), held_out.warning(predicted), held_out.unpaid(predicted)]
+    prevented, such as predictions of held-out steps and next actions (`measured`)."""
+    texts = list[str]()
+    if not shared.suite.has_env:
+        predicted = measured.get("fidelity", {})
+        texts = [_without_gradient(directory, config), held_out.warning(predicted), held_out.unpaid(predicted)]
+        texts.append(next_actions.warning(measured["next_actions"]))
     lines = directory.read_jsonl("metrics.jsonl")
     return [text for text in (*texts, *(masking.warning(name, lines) for name in names)) if text]
+
+
+def _from_logs_alone(
+    directory: RunDir, shared: context.RunContext, config: TrainConfig, names: Sequence[str], say: Callable[[str], None]
+) -> dict[str, Any]:
+    """What a run without an environment measures of its dreams and policies."""
+    measured = dict[str, Any]()
+    if config.dreams:
+        say("fidelity: recorded episodes that were held out, and dreams whose success is uncertified")
+        measure_recorded(directory, shared)
+        dream_uncertified(directory, shared, ["warm_start", *names])
+        off = ["recalled: nothing, because experience.recall = false"] if config.experience.settings.get("recall") is False else []
+        measured["recall"] = off or recall.account(directory.data(names[0]).get("recall", ()))
+        measured["recall"] += _memory_answers(directory, shared)
+    say("next actions: of every policy, beside those of recorded successes")
+    measure_next_actions(directory, shared, ["warm_start", *names])
+    phases = ("recorded_replay", "fidelity", "uncertified", "next_actions")
+    return measured | {phase: directory.data(phase) for phase in phases if directory.done(phase)}
 
 
 def _memory_answers(directory: RunDir, shared: context.RunContext) -> list[str]:

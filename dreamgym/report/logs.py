@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dreamgym.errors import UsageError
-from dreamgym.evals import held_out
+from dreamgym.evals import held_out, next_actions
 from dreamgym.evals.recorded_actions import sentence
 from dreamgym.report.data import Decided, Run, block, decided, rate
 from dreamgym.runs.rundir import RunDir
@@ -79,7 +79,10 @@ def read(run: RunDir, found: Run) -> FromLogs | None:
     beside = ""
     with suppress(KeyError, TypeError, AttributeError):  # the page shows what there is
         beside = held_out.sentence(fidelity) if fidelity else ""
-    return FromLogs(_sentences(episodes, tools, block(found.phases, "recorded_replay"), dreamed, beside), tools, shown, beside, rows)
+    texts = _sentences(episodes, tools, block(found.phases, "recorded_replay"), dreamed, beside)
+    with suppress(KeyError, TypeError, AttributeError):
+        texts += next_actions.sentences(found.phases["next_actions"])
+    return FromLogs(texts, tools, shown, beside, rows)
 
 
 def tool_uses(episodes: Sequence[Trajectory], exact: Mapping[str, Rate | None]) -> list[ToolUse]:

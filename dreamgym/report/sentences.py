@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from dreamgym.evals import held_out
+from dreamgym.evals import held_out, next_actions
 from dreamgym.evals.gap import gap_phase, gap_sentence
 from dreamgym.experience.recall import CLASSES, SITUATIONS, why_unused
 from dreamgym.recipes.arms import ARMS, RL_ARMS, base_arm
@@ -116,10 +116,11 @@ def status(run: Run) -> str:
 
 
 def warnings(run: Run) -> list[str]:
-    """What the run warns of at its end, and of a dream that held-out recorded steps speak against."""
+    """What the run warns of at its end, and of a dream and a policy that held-out recorded steps speak against."""
     texts = [str(text) for text in run.summary.get("warnings") or ()]
     with suppress(KeyError, TypeError, AttributeError):  # the page shows what there is
         texts += [warn(block(run.phases, "fidelity")) for warn in (held_out.warning, held_out.unpaid)]
+        texts.append(next_actions.warning(block(run.phases, "next_actions")))
     return [text for text in dict.fromkeys(texts) if text]
 
 

@@ -24,6 +24,7 @@ from dreamgym import cli
 from dreamgym.evals.attribution import decided_json
 from dreamgym.evals.bound import measure as measure_bound
 from dreamgym.evals.gap import compare_success
+from dreamgym.evals.next_actions import NextActions
 from dreamgym.evals.one_step import ahead, measure
 from dreamgym.evals.paired_replay import summarise
 from dreamgym.evals.recorded_actions import RecordedReplay
@@ -119,6 +120,7 @@ def test_every_key_of_fidelity_as_json_has_a_row_in_the_glossary_page_and_every_
     beside_control = {kind: predictions | {"over_no_model": ahead([], [], []).json()} for kind in kinds}
     about = ("episodes", "transitions", "near_misses", "near_misses_that_took_effect", "near_misses_lost")
     about = (*about, "split", "episodes_seed", "recorded", "policy")
+    compared = NextActions(0, wilson(0, 0), wilson(0, 0), wilson(0, 0), {})
     gap = {"policy": "dream", "real_steps": 0, "revisits": {}, "revisits_no_model": {}, **asdict(compare_success([], []))}
     found = audit_measures(dict.fromkeys(("with_guard", "without_guard", "no_model"), audit), gap) | {
         "experience": "experience",
@@ -127,6 +129,7 @@ def test_every_key_of_fidelity_as_json_has_a_row_in_the_glossary_page_and_every_
         "reason": "",
         "recorded_replay": asdict(RecordedReplay(wilson(0, 0), wilson(0, 0), wilson(0, 0), 0, 0, {})),
         "uncertified": {"dream": dict.fromkeys(("uncertified_dream_success", "masked", "failed_rollouts", "decided_by"))},
+        "next_actions": {"held_out_by": "task", "by_policy": {"dream": dict.fromkeys(("held_out", "training"), compared.to_json())}},
     }
     assert fidelity_keys(found) == fidelity_rows()
 

@@ -78,6 +78,7 @@ FIDELITY = "Keys of `dreamgym fidelity --json`"
 NAMES_BELOW = {
     "by_action": 1,
     "by_miss": 1,
+    "by_policy": 1,
     "confusion": 2,
     "reasons": 1,
     "states": 1,

@@ -181,6 +181,7 @@ def test_the_dreams_that_are_measured_at_the_end_of_a_training_cost_what_they_sa
     assert more.sampled_tokens is not None and plain.sampled_tokens is not None
     assert more.sampled_tokens - plain.sampled_tokens == pytest.approx(policy * 50 + dreamed * 100)
     assert more.real_steps - plain.real_steps == pytest.approx(real * 10)
+    assert ("next_actions" in plain.phases) is not pilot_changes.get("has_env", True)
 
 
 def test_frozen_weights_that_both_roles_share_are_counted_once_and_caches_as_far_as_engines_keep_them(tmp_path: Path):

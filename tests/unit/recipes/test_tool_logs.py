@@ -30,12 +30,16 @@ def test_recorded_tool_calls_become_a_finished_run_in_two_commands(
     summary = RunDir.view(tmp_path / "run").summary()
     assert summary and summary["fidelity"]["held_out"]["with_guard"]["state_exact_valid"]["n"] > 0
     assert "dream" in summary["uncertified"] and "evaluation" in summary["skipped"]
+    compared = summary["next_actions"]
+    assert compared["held_out_by"] == "task" and list(compared["by_policy"]) == ["warm_start", "dream"]
+    steps = sum(len(one.turns) for one in RunDir.view(tmp_path / "run").read_episodes("held-out") if one.success)
+    assert {sides["held_out"]["action_exact"]["n"] for sides in compared["by_policy"].values()} == {steps}
     code, out, _ = command(monkeypatch, capsys, "summary", tmp_path / "run")
-    assert code == 0 and "without a model, from memories" in out and "recalled: " in out
+    assert code == 0 and "without a model, from memories" in out and "recalled: " in out and "Next actions of dream in " in out
     code, out, _ = command(monkeypatch, capsys, "fidelity", tmp_path / "run")
-    assert code == 0 and "What decided the steps" in out
+    assert code == 0 and "What decided the steps" in out and "Next actions of warm_start in " in out
     code, _, _ = command(monkeypatch, capsys, "report", tmp_path / "run")
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
     assert code == 0 and "No policy has been evaluated yet" not in page and "No audit yet" not in page
     assert page.count("the run has logs and no environment") >= 2 and "of held-out recorded steps" in page
-    assert "without a model, from memories" in page
+    assert "without a model, from memories" in page and "Next actions of dream in " in page
