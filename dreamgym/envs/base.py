@@ -265,6 +265,10 @@ class EnvSuite(ABC):
         """A recorded episode of the environment as this suite shows it. Default: as it is."""
         return episode
 
+    def doubts(self, episodes: Sequence[Trajectory]) -> str:
+        """What a person should know of recorded episodes as this suite shows them, before they are learned from. Default "": nothing."""
+        return ""
+
     def inventory(self) -> Iterable[Observation]:
         """States that show everything the world holds, for measures only. Default: unknown."""
         return ()

@@ -9,6 +9,7 @@ from typing import Any
 
 from dreamgym.envs.tools.conversation import START, Exchange, Limits, extend
 from dreamgym.envs.tools.rules import ToolRules
+from dreamgym.envs.wrappers.placeholders import PLACEHOLDER, Names, PlaceholderSuite
 from dreamgym.envs.wrappers.without_rules import StateMapping
 from dreamgym.errors import UsageError, counted
 from dreamgym.logs.conversion import exchanges, task_and_turns
@@ -48,6 +49,7 @@ class TrainedPolicy:
             raise UsageError(f"The actions of '{path}' ({context.suite.name}) are no tool calls. Give a run over recorded tool calls.")
         self.env, self.limits, self.system, self.redact = context.suite.name, rules.limits, system, redact
         self.agent = context.agent(context.load_policy(name))
+        self.namer = context.suite.namer if isinstance(context.suite, PlaceholderSuite) else None
         self._numbers = itertools.count()
 
     def act(self, messages: Sequence[Mapping[str, Any]], *, temperature: float = 0.0, seed: int = 0) -> list[ToolCall]:
@@ -77,6 +79,9 @@ class TrainedPolicy:
                 f"The policy would not see all of the conversation: {', '.join(lost)}. Expected OpenAI chat messages: the roles system, "
                 "user, assistant with `tool_calls`, and tool with the `tool_call_id` of its call."
             )
+        names = self.namer.names(instruction) if self.namer else Names()
+        instruction = names.hide(instruction)
+        steps, state = [names.hide_step(step) for step in steps], Observation(names.hide(state.text))
         number = next(self._numbers)
         talk = self.agent.resume(Task("", instruction, self.env), steps, name=f"act/{number}")
         try:
@@ -90,9 +95,14 @@ class TrainedPolicy:
         if completion.finish_reason == "overflow":
             raise UsageError(f"The conversation of {counted(len(steps), 'turn')} no longer fits into the policy's context.")
         try:
-            calls = calls_of(completion.text)
+            calls = calls_of(names.show(completion.text))
         except UsageError as error:
             raise UsageError(f"The policy's reply is no tool call: {error} Ask with temperature=1 and another seed.") from error
+        if self.namer and (unknown := PLACEHOLDER.search(names.show(completion.text))):
+            raise UsageError(
+                f"The policy's call cannot be made: {unknown[0]} stands for nothing in the conversation. Do not make it. Ask with "
+                "temperature=1 and another seed."
+            )
         return [_restored(call, redactor) for call in calls]
 
 

@@ -3,7 +3,7 @@ logs (`induced_rules`), and two ablations: no hand-written rules (`without_rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from dreamgym.envs.base import EnvSuite, TextRules
 from dreamgym.protocols import Env
@@ -63,6 +63,9 @@ class WrappedSuite(EnvSuite):
 
     def recorded(self, episode: Trajectory) -> Trajectory:
         return self.inner.recorded(episode)
+
+    def doubts(self, episodes: Sequence[Trajectory]) -> str:
+        return self.inner.doubts(episodes)
 
     def inventory(self) -> Iterable[Observation]:
         return self.inner.inventory()

@@ -5,11 +5,11 @@
     options = {suite = "web", options = {seeds = 250}}
 
 A small model from scratch learns the names of its logs by heart, and writes one of them where a task asks for another. Names are words of
-the instruction that few instructions have (`rare`), and identifiers wherever they are: words with many digits. They are numbered in the
-order in which the states of an episode show them, and back where the environment is acted in (delexicalisation, as in dialogue systems:
-Wen et al., arXiv:1508.01745). What an episode does with a name then holds for all names: for policies, for the experience
-model, and for what is recalled. What a name means is lost, and a word of the form NAME1 in the environment's own texts reads as a
-placeholder.
+the instruction that few instructions have (`rare`), and identifiers wherever they are: words with many digits, and codes such as A-3437.
+They are numbered in the order in which the states of an episode show them, and back where the environment is acted in (delexicalisation,
+as in dialogue systems: Wen et al., arXiv:1508.01745). What an episode does with a name then holds for all names: for policies, for the
+experience model, and for what is recalled. What a name means is lost, and a word of the form NAME1 in the environment's own texts reads as
+a placeholder.
 Hand-written rules that know an environment's words read placeholders: use `rules = "none"` or `"induced"`.
 """
 
@@ -19,7 +19,7 @@ import copy
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -29,24 +29,36 @@ from dreamgym.envs.base import EnvSuite, TextRules
 from dreamgym.envs.wrappers import WrappedEnv, WrappedSuite
 from dreamgym.errors import ConfigError
 from dreamgym.protocols import Env
-from dreamgym.types import Action, Observation, Task, Trajectory
+from dreamgym.types import Action, Observation, Task, Trajectory, Transition
 
-WORD = re.compile(r"\w+")
+CHUNK = re.compile(r"\w+(?:-\w+)*")
 IDENTIFIER = re.compile(
     r"(?=\d*[^\W\d])\w*\d{4}\w*|\d{5,}|(?=[A-Z]+\d)[A-Z][A-Z\d]{4,}|(?=(?:[a-z]*\d){3})(?=\d*[a-z]+\d+[a-z]+)[a-z\d]{8,}"
+    r"|(?!\d{4}-\d\d-\d\d)(?:(?=[\d-]*[A-Z])[A-Z\d]+(?:-[A-Z\d]+)+|(?=[\d-]*[^\W\d])(?=(?:\D*\d){3})\w+(?:-\w+)+)"
+    r"|(?=.*\d{5})\d+(?:-\d+)+"
 )
 """Four digits in a row beside letters, five and more, a code of capitals and digits, or a long one of small letters with three digits or
-more between them. Shorter numbers are amounts, years, places in a list, numbers of elements."""
-PLACEHOLDER = re.compile(r"NAME\d+")
+more between them. With hyphens: capitals and digits, letters and three digits or more, or five digits in a row; no date. Shorter numbers
+are amounts, years, places in a list, numbers of elements."""
+PLACEHOLDER = re.compile(r"(?<!\w)NAME\d+(?!\w)")
 RARE = 0.01  # words of at most this share of the training instructions are names, unless the option `rare` says otherwise
 COUNTED = 2000  # training instructions
 KEY = "named"
 """In a task's goal record: what its placeholders stand for. The environment's own record is beside it."""
 
 
+def words_of(text: str) -> Iterator[str]:
+    """The words of a text, in order; with their hyphens where they hold a digit, as `WEB-03-03-1400` does and `half-open` does not."""
+    return (word for chunk in CHUNK.findall(text) for word in _split(chunk))
+
+
+def _split(chunk: str) -> list[str]:
+    return [chunk] if any(map(str.isdecimal, chunk)) else chunk.split("-")
+
+
 def is_identifier(word: str) -> bool:
     """Whether a word is a name wherever it stands."""
-    return bool(IDENTIFIER.fullmatch(word)) and not PLACEHOLDER.fullmatch(word)
+    return bool(IDENTIFIER.fullmatch(word)) and not PLACEHOLDER.search(word)
 
 
 class Names:
@@ -65,14 +77,23 @@ class Names:
 
     def hide(self, text: str, *, new: bool = True) -> str:
         """A text of the inner suite, with placeholders; with `new`, identifiers in it are names from here on."""
-        for word in WORD.findall(text) if new else ():
+        for word in words_of(text) if new else ():
             if is_identifier(word):
                 self.add(word)
-        return WORD.sub(lambda found: self._short.get(found[0], found[0]), text) if self._short else text
+        if not self._short:
+            return text
+        return CHUNK.sub(lambda chunk: "-".join(self._short.get(word, word) for word in _split(chunk[0])), text)
+
+    def hide_step(self, step: Transition) -> Transition:
+        """A step of the inner suite, with placeholders: its action as an agent could write it, with names that a state has shown."""
+        state, action = Observation(self.hide(step.state.text)), self.hide(step.action, new=False)
+        after = Observation(self.hide(step.next_state.text))
+        why = self.hide(step.info.reasoning, new=False)
+        return replace(step, state=state, action=action, next_state=after).with_reasoning(why)
 
     def show(self, text: str) -> str:
         """The inverse of `hide`."""
-        return WORD.sub(lambda found: self.words.get(found[0], found[0]), text)
+        return PLACEHOLDER.sub(lambda placeholder: self.words.get(placeholder[0], placeholder[0]), text)
 
 
 class Namer:
@@ -81,16 +102,16 @@ class Namer:
 
     def __init__(self, suite: EnvSuite, rare: float = RARE) -> None:
         instructions = [task.instruction for task in suite.tasks("train", COUNTED)]
-        counts = Counter(word for text in instructions for word in set(WORD.findall(text)))
+        counts = Counter(word for text in instructions for word in set(words_of(text)))
         rules = suite.rules
         described = f"{rules.about} {rules.action_format} {json.dumps(list(rules.tools))}"
-        self.common = {word for word, n in counts.items() if n > max(1, rare * len(instructions))} | set(WORD.findall(described))
+        self.common = {word for word, n in counts.items() if n > max(1, rare * len(instructions))} | set(words_of(described))
 
     def names(self, instruction: str) -> Names:
         """The names in an instruction, numbered from 1."""
         found = Names()
-        for word in WORD.findall(instruction):
-            rare = not (word in self.common or word.isdigit() or PLACEHOLDER.fullmatch(word))
+        for word in words_of(instruction):
+            rare = not (word in self.common or word.replace("-", "").isdigit() or PLACEHOLDER.search(word))
             if rare or is_identifier(word):
                 found.add(word)
         return found
@@ -175,15 +196,18 @@ class PlaceholderSuite(WrappedSuite):
     def _hidden(self, episode: Trajectory, task: Task) -> Trajectory:
         """The episode with placeholders, as one of `task`, which has them."""
         names = names_of(task)
-        turns = []
-        for turn in episode.turns:
-            step = turn.transition
-            state, action = Observation(names.hide(step.state.text)), names.hide(step.action, new=False)  # as an agent could write it
-            after = Observation(names.hide(step.next_state.text))
-            why = names.hide(step.info.reasoning, new=False)
-            hidden = replace(step, state=state, action=action, next_state=after).with_reasoning(why)
-            turns.append(replace(turn, transition=hidden))
-        return replace(episode, task=task, turns=tuple(turns))
+        turns = tuple(replace(turn, transition=names.hide_step(turn.transition)) for turn in episode.turns)
+        return replace(episode, task=task, turns=turns)
+
+    def doubts(self, episodes: Sequence[Trajectory]) -> str:
+        texts = (text for one in episodes for text in (one.task.instruction, *(step.action for step in one.transitions)))
+        if not episodes or any(map(PLACEHOLDER.search, texts)):
+            return self.inner.doubts(episodes)
+        return (
+            f"dreamgym.envs.wrappers.placeholders hides nothing: no instruction and no action of {len(episodes):,} episodes holds a word "
+            "that it takes for a name. Raise `rare` in env.options, so that words of more instructions are names, or leave "
+            "the wrapper out."
+        )
 
     def inventory(self) -> Iterable[Observation]:
         return ()  # of no task, so nothing says what is a name

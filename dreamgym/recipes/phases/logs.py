@@ -118,6 +118,8 @@ def _write_logs(run: RunDir, config: SharedConfig, suite: EnvSuite, workers: Wor
     waited = 0.0 if files else time.monotonic() - began  # scripted policies take next to none of it
     if files:
         warn_of_unknown_tasks(logs, suite)
+    if doubts := suite.doubts(logs):
+        log.warning("%s", doubts)
     divided = without_held_out(logs, suite, config)
     run.episodes(HELD_OUT, divided.held_out)
     run.episodes("logs", divided.training)

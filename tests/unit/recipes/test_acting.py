@@ -14,6 +14,8 @@ from toy import shrink
 from typer.testing import CliRunner
 
 from dreamgym import cli
+from dreamgym.envs import tools
+from dreamgym.envs.wrappers.placeholders import Namer
 from dreamgym.errors import RunDirError, UsageError
 from dreamgym.logs.export import export_episodes
 from dreamgym.logs.importing import import_logs
@@ -83,6 +85,26 @@ def test_placeholders_in_its_calls_are_the_secrets_again(run: Path, monkeypatch:
     monkeypatch.setattr(policy.agent, "poll", lambda: [(0, Completion((), (), (), written, "stop", 0))])
     assert policy.act([{"role": "user", "content": "Write to ann@example.com."}]) == [ToolCall("send", {"to": "ann@example.com"})]
     assert seen == ["Write to redacted-e-mail-1."]
+
+
+def test_a_policy_that_was_trained_with_placeholders_for_names_reads_and_writes_them(run: Path, monkeypatch: pytest.MonkeyPatch):
+    policy, seen = TrainedPolicy(run), list[str]()
+    policy.namer = Namer(tools.make(files=[str(run.parent / "episodes.jsonl")]))
+    written = iter(['switch(on=true, room="NAME2")', 'switch(on=true, room="NAME9")'])
+
+    def submit(talks: Any, states: Any, **_: Any) -> list[int]:
+        seen.extend((talks[0].instruction, states[0].text))
+        return [0]
+
+    monkeypatch.setattr(policy.agent, "submit", submit)
+    monkeypatch.setattr(policy.agent, "poll", lambda: [(0, Completion((), (), (), next(written), "stop", 0))])
+    call = {"id": "1", "type": "function", "function": {"name": "get_lamp", "arguments": '{"room": "A-1234"}'}}
+    talk: list[dict[str, Any]] = [{"role": "user", "content": "There must be light in the A-1234."}]
+    talk += [{"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "tool_call_id": "1", "content": "see B-77"}]
+    assert policy.act(talk) == [ToolCall("switch", {"on": True, "room": "B-77"})]
+    assert "NAME1" in seen[0] and "NAME2" in seen[1] and not any(code in text for code in ("A-1234", "B-77") for text in seen)
+    with pytest.raises(UsageError, match="NAME9 stands for nothing"):
+        policy.act(talk)
 
 
 @pytest.mark.parametrize("redact", [True, False])

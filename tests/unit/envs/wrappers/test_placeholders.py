@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,17 @@ from hypothesis import strategies as st
 
 from dreamgym.envs.base import EnvSuite, TextRules
 from dreamgym.envs.env_pool import EnvPool
-from dreamgym.envs.wrappers.placeholders import PLACEHOLDER, Namer, Names, PlaceholderSuite, make, names_of, show_task
+from dreamgym.envs.wrappers.placeholders import (
+    PLACEHOLDER,
+    Namer,
+    Names,
+    PlaceholderSuite,
+    is_identifier,
+    make,
+    names_of,
+    show_task,
+    words_of,
+)
 from dreamgym.errors import ConfigError
 from dreamgym.types import Action, Observation, Task, Trajectory, Transition, Turn
 
@@ -82,6 +93,29 @@ def test_an_identifier_is_a_name_from_where_it_is_first_shown():
     assert names.hide("[b07dkgjr74] a 15t15 mp3player for iphone12pro, 5ghz2ghz") == "[NAME7] a 15t15 mp3player for iphone12pro, 5ghz2ghz"
     assert names.show("NAME4 of NAME2, NAME9") == "W0000001 of zoe_9620, NAME9"
     assert names.show("RENAME1 NAME1x") == "RENAME1 NAME1x", "a placeholder is a whole word"
+
+
+@pytest.mark.parametrize(
+    "code", ["A-3437", "P-953", "WEB-03-03-1400", "ord-482-x", "112-3456789-01", "550e8400-e29b-41d4-a716-446655440000"]
+)
+def test_a_code_with_hyphens_is_one_name(code: str):
+    names = Names()
+    assert names.hide(f'book(id="{code}"), {code}.') == 'book(id="NAME1"), NAME1.' and names.show("NAME1-NAME1") == f"{code}-{code}"
+
+
+@pytest.mark.parametrize(
+    "text", ["2026-03-02", "2026-03-02T10:00", "555-1234", "half-open", "3-bedroom", "5-10", "-3", "a-", "NAME1-NAME2"]
+)
+def test_dates_ranges_and_compounds_are_no_names(text: str):
+    assert Names().hide(text) == text
+    assert not any(map(is_identifier, words_of(text)))
+
+
+def test_logs_without_any_name_are_doubted_and_others_are_not(suite: PlaceholderSuite):
+    logs = [suite.demonstrate(task, "expert", seed=0) for task in suite.tasks("train", 3)]
+    plain = [replace(one, task=replace(one.task, instruction="Greet."), turns=()) for one in logs]
+    assert not suite.doubts(logs) and not suite.doubts([])
+    assert "placeholders hides nothing" in suite.doubts(plain) and "3 episodes" in suite.doubts(plain)
 
 
 def test_words_of_few_instructions_are_names_and_short_numbers_are_not(suite: PlaceholderSuite):
