@@ -29,11 +29,8 @@ BATCH = 256  # episodes side by side
 MOST_INVENTED = 0.1  # more actions than that with an identifier from nowhere, by the lower bound, are warned of
 MOST_LOST = 0.15  # so much lower a share of recorded actions than in training episodes is warned of, where the intervals are apart
 LEAST_KIND = 0.5  # a lower share of recorded tools is warned of
-ADVICE = (
-    "Its success in the dream is of training tasks and does not hold for new ones. Put placeholders in place of identifiers "
-    "(env.name = 'dreamgym.envs.wrappers.placeholders'), record more tasks, or start from a pretrained policy (dreamgym init --backbone), "
-    "in a new run directory."
-)
+PLACEHOLDERS = "put placeholders in place of identifiers (env.name = 'dreamgym.envs.wrappers.placeholders'), "
+ADVICE = "record more tasks, or start from a pretrained policy (dreamgym init --backbone)"
 
 Arguments = frozenset[tuple[str, str]]
 """Arguments by the kind of action and their key."""
@@ -161,7 +158,11 @@ def warning(measured: Mapping[str, Any]) -> str:
         reasons.append(f"{_percent(kind)} of its actions call the recorded tool")
     if not reasons:
         return ""
-    return f"On recorded successes that were held out '{policy}' does not act as the logs do: {'; '.join(reasons)}. {ADVICE}"
+    advice = (PLACEHOLDERS if unknown.n and unknown.low > MOST_INVENTED else "") + ADVICE
+    return (
+        f"On recorded successes that were held out '{policy}' does not act as the logs do: {'; '.join(reasons)}. Its success in the dream is "
+        f"of training tasks and does not hold for new ones. In a new run directory {advice}."
+    )
 
 
 def _invented(unknown: Rate) -> str:
