@@ -159,7 +159,12 @@ def _without_gradient(directory: RunDir, config: TrainConfig) -> str:
             f"'{directory.path}' finished, but no iteration of '{name}' had a gradient: every rollout succeeded, already with that of "
             "the warm start. Give it harder tasks, or see whether the dream accepts too much: dreamgym fidelity."
         )
+    alike = "the rollouts of every task ended alike"
+    rates = [line["success"] for line in lines if line.get("success") is not None]
+    if rates and not any(rates):
+        alike = f"every rollout failed (success {WHERE[first.source]} 0 %)"
     return (
-        f"'{directory.path}' finished, but no iteration of '{name}' had a gradient: the rollouts of every task ended alike. "
-        f"Give it a better warm start, easier tasks or more iterations, and look at {directory.path}/metrics.jsonl."
+        f"'{directory.path}' finished, but no iteration of '{name}' had a gradient: {alike}. Give it a better warm start "
+        f"(warm_start.epochs, {config.warm_start.epochs:g} here, in a new run directory), easier tasks or more iterations, and look at "
+        f"{directory.path}/metrics.jsonl."
     )

@@ -122,6 +122,9 @@ def test_a_training_whose_rollouts_all_failed_or_all_succeeded_says_so(tmp_path:
             run.append_jsonl("metrics.jsonl", {"phase": "real_only", "iteration": 0, "success": success})
         assert "failed, most of the first with: the door is on fire. Nothing was learned" in recipe._without_gradient(run, config)
         run.append_jsonl("metrics.jsonl", {"phase": "real_only", "iteration": 2, "success": 0.0})
+        said = recipe._without_gradient(run, config)
+        assert "every rollout failed (success in the real environment 0 %)" in said and "warm_start.epochs, 12 here" in said
+        run.append_jsonl("metrics.jsonl", {"phase": "real_only", "iteration": 3, "success": 0.5})
         assert "the rollouts of every task ended alike" in recipe._without_gradient(run, config)
     with context.open_run(tmp_path / "solved", config) as run:
         run.append_jsonl("metrics.jsonl", {"phase": "real_only", "iteration": 0, "success": 1.0})
