@@ -160,8 +160,8 @@ def warning(measured: Mapping[str, Any]) -> str:
         return ""
     advice = (PLACEHOLDERS if unknown.n and unknown.low > MOST_INVENTED else "") + ADVICE
     return (
-        f"On recorded successes that were held out '{policy}' does not act as the logs do: {'; '.join(reasons)}. Its success in the dream is "
-        f"of training tasks and does not hold for new ones. In a new run directory {advice}."
+        f"On recorded successes that were held out '{policy}' does not act as the logs do: {'; '.join(reasons)}. Its success in the dream "
+        f"is of training tasks and does not hold for new ones. In a new run directory {advice}."
     )
 
 

@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple
 
 from dreamgym.config import Config
 from dreamgym.envs.base import TextRules
+from dreamgym.experience.verifiers import verdicts_of
 from dreamgym.protocols import Verifier
 from dreamgym.types import Prediction, Query, StepInfo, Transition, Verdict
 from dreamgym.usage import Usage
@@ -131,7 +132,7 @@ class Guard:
         cases = [
             (queries[i].task.instruction, queries[i].history, queries[i].transition(claim)) for i, claim in zip(chosen, claims, strict=True)
         ]
-        for i, claim, opinion in zip(chosen, claims, self.second.verifier.verify(cases) if cases else [], strict=True):
+        for i, claim, opinion in zip(chosen, claims, verdicts_of(self.second.verifier, cases), strict=True):
             if claim is not judged[i]:
                 judged[i] = self._granted(judged[i], claim, opinion)
                 continue

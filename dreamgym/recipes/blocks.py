@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -17,6 +16,7 @@ from dreamgym.errors import ConfigError, nearest
 from dreamgym.experience.guard import GuardConfig
 from dreamgym.llm.backbone_settings import BackboneConfig
 from dreamgym.recipes.ablations import ABLATIONS
+from dreamgym.recipes.plugin_checks import check_algorithm
 from dreamgym.replay.buffer import ReplayBufferConfig
 from dreamgym.train.settings import LearnerConfig, SFTConfig
 
@@ -287,39 +287,11 @@ class AlgorithmConfig(Config):
             algorithm = plugins.make_named("train.algos", named)
         except ConfigError as error:
             raise ValueError(str(error).rstrip(".")) from error  # pydantic names the block that it is of
-        _check_algorithm(named["name"], algorithm)
+        check_algorithm(named["name"], algorithm)
         return {"name": named["name"], **algorithm.config.model_dump()}
 
     def documented_by(self) -> tuple[type[Config], ...]:
         return type(self), type(plugins.make_named("train.algos", self.model_dump()).config)
-
-
-ALGORITHM = ("config", "grouped", "compute_advantages", "loss")
-ACTOR_CRITIC = ("config", "grouped", "critic", "mark_valued", "set_advantages", "normalise", "loss")
-STATEFUL = ("state_dict", "load_state_dict")
-"""The members of the interfaces in `protocols` that the learner asks for."""
-
-
-def _check_algorithm(name: str, algorithm: Any) -> None:
-    """ConfigError where a plug-in is neither a `protocols.Algorithm` nor a `protocols.ActorCritic`, or only half a `protocols.Stateful`:
-    the learner would find out after the experience model was fitted, or leave the state out of checkpoints."""
-    members = [member for member in dir(algorithm) if not member.startswith("_")]
-    of_critic = any(member in members for member in ("critic", "mark_valued", "set_advantages", "normalise"))
-    actor_critic = of_critic and "compute_advantages" not in members
-    expected = ACTOR_CRITIC if actor_critic else ALGORITHM
-    missing = [member for member in expected if member not in members]
-    requirement = f"protocols.{'ActorCritic' if actor_critic else 'Algorithm'} has {', '.join(expected)}"
-    if not missing:
-        # a name as near as `load_statedict` is meant to be one of the two; `load_state` may be something else
-        near = any(difflib.get_close_matches(member, members, n=1, cutoff=0.85) for member in STATEFUL)
-        missing = [member for member in STATEFUL if near and member not in members]
-        requirement = f"state that checkpoints hold needs {' and '.join(STATEFUL)}"
-    if missing:
-        suggestions = [(member, difflib.get_close_matches(member, set(members) - {*expected, *STATEFUL}, n=1)) for member in missing]
-        lacks = ", ".join(f"{member} (it has '{near[0]}')" if near else member for member, near in suggestions)
-        raise ConfigError(
-            f"The algorithm '{name}' ({type(algorithm).__name__}) lacks {lacks}: {requirement}. Add or rename what is missing."
-        )
 
 
 class RefreshConfig(Config):

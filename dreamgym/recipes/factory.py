@@ -29,7 +29,7 @@ from dreamgym.experience.memory_answers import MemoryAnswers
 from dreamgym.experience.pipeline import ExperienceModel, ModelInputs
 from dreamgym.experience.prompts import encode_delta
 from dreamgym.experience.state_delta import encode
-from dreamgym.experience.verifiers import VerifierInputs
+from dreamgym.experience.verifiers import VerifierInputs, verdicts_of
 from dreamgym.llm.backbone_settings import check_backbone, check_device
 from dreamgym.llm.sizes import MAX_POSITIONS, shape_of
 from dreamgym.llm.vocabulary import END, MARKERS, Vocabulary
@@ -39,6 +39,7 @@ from dreamgym.protocols import ReplayBuffer as AnyReplay
 from dreamgym.recipes import plan
 from dreamgym.recipes.blocks import UNGUARDED, EnvConfig, ReplayConfig, RLConfig
 from dreamgym.recipes.config import SharedConfig
+from dreamgym.recipes.plugin_checks import check_encoder, check_verifier
 from dreamgym.replay.buffer import ReplayBuffer
 from dreamgym.runs.rundir import RunDir
 from dreamgym.types import Task, Trajectory
@@ -193,6 +194,7 @@ def open_replay(path: Path | None, logs: Sequence[Trajectory], block: ReplayConf
 def check_replay(block: ReplayConfig) -> None:
     """Make all that can be made without a log. ConfigError, PluginError or MissingExtra where it cannot be."""
     plugins.make("replay.stores", block.store, path=None, encoder="", dim=1, **block.store_options).close()
+    check_encoder(block.encoder["name"], encoder(block.encoder))
     open_replay(None, [], block)
 
 
@@ -247,7 +249,22 @@ def make_guard(context: RunContext) -> Guard:
 def make_verifier(context: RunContext) -> Verifier | None:
     """The verifier of a run, as its checkpoint is where it is fitted; None for a run without any."""
     block = context.config.experience.verifier
-    return plugins.make("experience.verifiers", block.name, inputs=verifier_inputs(context), **block.settings) if block else None
+    if block is None:
+        return None
+    verifier: Verifier = plugins.make("experience.verifiers", block.name, inputs=verifier_inputs(context), **block.settings)
+    check_verifier(block.name, verifier)
+    return verifier
+
+
+def check_unfitted_verifier(context: RunContext) -> None:
+    """UsageError where the verifier of a run is none, or answers about two logged ends what is no list of verdicts, before anything is
+    fitted. One that has to be fitted first is checked when it is made, and those of the package may ask a server."""
+    block = context.config.experience.verifier
+    if not block or not context.config.dreams or "." not in block.name or hasattr(plugins.load("experience.verifiers", block.name), "fit"):
+        return
+    if verifier := make_verifier(context):
+        ended = [episode for episode in context.logs if episode.turns][:2]
+        verdicts_of(verifier, [(one.task.instruction, one.transitions[:-1], one.transitions[-1]) for one in ended])
 
 
 def verifier_inputs(context: RunContext) -> VerifierInputs:

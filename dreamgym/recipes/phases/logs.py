@@ -80,8 +80,10 @@ def prepare_logs(
     tokenizer = tiny.load(path)[1]
     logs = drop_too_long(logs, tokenizer, config)
     context = RunContext(config, run.path, suite, logs, tokenizer, factory.make_vocabulary(tokenizer), workers=workers)
-    if run.summary() is None and not run.done("warm_start") and imitates(config):
-        check_demonstrations(context)
+    if run.summary() is None and not run.done("warm_start"):
+        factory.check_unfitted_verifier(context)
+        if imitates(config):
+            check_demonstrations(context)
     return context
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from dreamgym.experience.learned_verifier.cases import scored_episodes
-from dreamgym.experience.verifiers import text_check
+from dreamgym.experience.verifiers import text_check, verdicts_of
 from dreamgym.protocols import Verifier
 from dreamgym.recipes import factory
 from dreamgym.recipes.context import RunContext
@@ -38,7 +38,7 @@ def _rates(context: RunContext, claimed: Sequence[tuple[Trajectory, bool]]) -> d
     cases = [(t.task.instruction, t.transitions[:-1], replace(t.transitions[-1], reward=1.0)) for t, _ in claimed]
     by_verifier = {"accept_all": rates_json(["passed"] * len(claimed), true)}
     for name, verifier in _verifiers(context).items():
-        by_verifier[name] = rates_json(["passed" if verdict is None else verdict.kind for verdict in verifier.verify(cases)], true)
+        by_verifier[name] = rates_json(["passed" if verdict is None else verdict.kind for verdict in verdicts_of(verifier, cases)], true)
     return by_verifier
 
 
