@@ -15,7 +15,7 @@ from dreamgym import plugins
 from dreamgym.config import build, dump
 from dreamgym.envs import corridor
 from dreamgym.errors import ConfigError
-from dreamgym.experience.verifiers import VerifierInputs
+from dreamgym.experience.verifiers import VerifierInputs, verdicts_of
 from dreamgym.protocols import Verifier
 from dreamgym.recipes.blocks import ExperienceConfig
 from dreamgym.types import Observation, Transition
@@ -60,6 +60,20 @@ def test_there_is_one_verdict_per_case_in_order_and_a_logged_success_is_believed
     kinds = [verdict.kind if verdict else None for verdict in found]
     assert kinds in (["passed", "refused", "passed"], ["passed", "masked", "passed"])
     assert verifier.verify(cases) == found and verifier.verify([]) == []
+
+
+def test_the_verifier_that_the_documentation_shows_judges_as_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    page = (Path(__file__).parents[2] / "docs/trust.md").read_text("utf-8").partition("## A verifier of your own")[2]
+    (tmp_path / "documented_folder").mkdir()
+    (tmp_path / "documented_folder/refunds.py").write_text(page.partition("```python\n")[2].partition("```")[0])
+    monkeypatch.syspath_prepend(str(tmp_path))
+    block = build(ExperienceConfig, {"verifier": {"name": "documented_folder.refunds"}})
+    assert block.verifier is not None and block.verifier.on_disagreement == "zero"
+    verifier: Verifier = plugins.make("experience.verifiers", "documented_folder.refunds", inputs=VerifierInputs(SUITE.rules, LOGS))
+    *past, last = WIN.transitions
+    looked = replace(past[0], action='get_order(id="17")')
+    cases = [("Refund my order.", tuple(past), last), ("Refund my order.", (looked,), last), ("Walk.", tuple(past), last)]
+    assert [verdict.kind if verdict else None for verdict in verdicts_of(verifier, cases)] == ["refused", "passed", None]
 
 
 @every_verifier
