@@ -25,7 +25,9 @@ def import_logs(
     success: Annotated[
         list[str] | None, typer.Option(help="Where a record has its outcome: a field, or one comparison such as 'reward==1'.")
     ] = None,
-    success_ids: Annotated[list[Path] | None, typer.Option(help="A file with the ids of successes, one a line; all others failed.")] = None,
+    success_ids: Annotated[
+        list[Path] | None, typer.Option(help="A file with the ids of successes, one a line; all others failed. Or a .csv: id, outcome.")
+    ] = None,
     success_score: Annotated[list[str] | None, typer.Option(help="The name of an evaluation in the log, also with a comparison.")] = None,
     truncated: Annotated[
         list[str] | None,

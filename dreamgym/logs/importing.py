@@ -17,7 +17,7 @@ from dreamgym.errors import UsageError, counted
 from dreamgym.logs.conversion import HOLLOW, UNANSWERED, Conversion, renamed, trajectory
 from dreamgym.logs.files import LogFile, open_log
 from dreamgym.logs.formats import LogFormat, chosen
-from dreamgym.logs.outcomes import Outcomes
+from dreamgym.logs.outcomes import IDS_EXPECTED, Outcomes
 from dreamgym.logs.records import Account
 from dreamgym.logs.redaction import Redactor
 from dreamgym.logs.tools_file import WrittenTools, tools_beside, write_tools
@@ -196,8 +196,22 @@ def import_logs(
             if not work.ids.taken:
                 reasons = ", ".join(f"{reason}: {n}" for reason, n in work.account.dropped.items())
                 raise UsageError(f"No episode was found in {', '.join(map(str, paths))} ({reasons or 'the files are empty'}).")
+            _require_known_ids(work)
     tools = [tool.to_json() for tool in work.tools.found()]
     return _report(work, files, tools, out, None if out is None else write_tools(tools, tools_beside(out)))
+
+
+def _require_known_ids(work: _Import) -> None:
+    """UsageError where outcomes are by id and no episode has one of the ids: all would be failures."""
+    if work.outcomes.ids is not None and not (listed := _listed(work.outcomes)) & (work.ids.taken | work.logged_ids):
+        raise UsageError(
+            f"No episode has one of the {counted(len(listed), 'id')} of --success-ids, such as '{min(listed):.80}'; the log's are such as "
+            f"'{min(work.logged_ids | work.ids.taken):.80}'. {IDS_EXPECTED}"
+        )
+
+
+def _listed(outcomes: Outcomes) -> frozenset[str]:
+    return (outcomes.ids or frozenset()) | (outcomes.failures or frozenset())
 
 
 def _report(
@@ -235,11 +249,10 @@ def _warnings(ended: dict[str, int], work: _Import, written: WrittenTools | None
             "there, and with another instruction: taken for other tasks, with a number behind the id. Where they are the same tasks, put "
             "their records into one file and give every episode an id of its own, so that held-out tasks are none that were learned."
         )
-    if unknown := sorted((work.outcomes.ids or frozenset()) - work.ids.taken - work.logged_ids):
-        found.append(
-            f"{counted(len(unknown), 'id')} of successes no episode has: {', '.join(unknown[:5])}. Episodes that are not named count as "
-            "failures."
-        )
+    if unknown := sorted(_listed(work.outcomes) - work.ids.taken - work.logged_ids):
+        others = "count as failures" if work.outcomes.failures is None else "have no known outcome"
+        some = ", ".join(unknown[:5])
+        found.append(f"{counted(len(unknown), 'id')} of --success-ids no episode has: {some}. Episodes that are not named {others}.")
     if not work.tools.calls:
         found.append("No episode calls a tool: every action is a message to the user. `dreamgym init --env logs` takes actions as texts.")
     if n := ended["unknown"]:

@@ -3,6 +3,7 @@ as the user says where that stands."""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 import re
@@ -23,6 +24,12 @@ QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 CONDITION = re.compile(r"\s*([^=!<>[\]{}]+?)\s*(?:(==|!=|>=|<=|>|<)\s*([^=\s].*?)\s*)?")
 MISSING = object()
 T = TypeVar("T")
+WORDS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+"""Outcomes in a table."""
+IDS_EXPECTED = (
+    "Expected the ids of the episodes that succeeded, one a line; or a file *.csv with a header, ids in the first column, and 1 or 0, "
+    "true or false, yes or no in the second."
+)
 MOST_NAMED = 12  # fields of a record that a message lists
 
 
@@ -62,6 +69,7 @@ class Outcomes:
     field: Condition | None = None
     score: Condition | None = None
     ids: frozenset[str] | None = None
+    failures: frozenset[str] | None = None  # beside `ids`; None: all others failed
     option: str = "--success"  # of the command, that names the field
     unknown: Counter[str] = dataclasses.field(default_factory=Counter, compare=False)
     """What was found instead of an outcome, and how often: `of` counts it."""
@@ -71,6 +79,8 @@ class Outcomes:
     @property
     def advice(self) -> str:
         """What to do about unknown outcomes."""
+        if self.ids is not None:
+            return "The file of --success-ids does not list them."
         if self.field is None and self.score is None:
             return "Give --success, --success-ids or --success-score."
         return (
@@ -90,7 +100,8 @@ class Outcomes:
     def of(self, episode: LoggedEpisode, name: str) -> bool | None:
         """True, False, or None where nothing is known. `name` is the id under which the episode is written, its own or another."""
         if self.ids is not None:
-            return not self.ids.isdisjoint({episode.id, name})
+            success, failed = (not (listed or frozenset()).isdisjoint({episode.id, name}) for listed in (self.ids, self.failures))
+            return True if success else False if failed or self.failures is None else None
         if self.score is not None:
             return self._outcome(self.score, episode.scores.get(self.score.path, MISSING), episode.scores)
         return self._outcome(self.field, look_up(episode.record, self.field.path), episode.record) if self.field else None
@@ -106,16 +117,34 @@ class Outcomes:
 def outcomes(success: str | None = None, ids: Path | None = None, score: str | None = None) -> Outcomes:
     """The source that `--success`, `--success-ids` or `--success-score` name. UsageError for more than one, or one that cannot be read.
 
-    The file holds the ids of the episodes that succeeded, one a line: every other one failed.
+    The file holds the ids of the episodes that succeeded, one a line: every other one failed. A file `*.csv` has a header, ids in its first
+    column and outcomes in its second, and those that it does not list are unknown.
     """
     if sum(one is not None for one in (success, ids, score)) > 1:
         raise UsageError("Give one of --success, --success-ids and --success-score: an episode has one outcome.")
     if ids is not None:
         with explain_errors(ids):
-            return Outcomes(ids=frozenset(filter(None, map(str.strip, ids.read_text("utf-8").splitlines()))))
+            text = ids.read_text("utf-8-sig")
+        listed = _table(ids, text) if ids.suffix.lower() == ".csv" else dict.fromkeys(filter(None, map(str.strip, text.splitlines())), True)
+        if not listed:
+            raise UsageError(f"'{ids}' holds no id. {IDS_EXPECTED}")
+        by_outcome = [frozenset(name for name, one in listed.items() if one is outcome) for outcome in (True, False)]
+        return Outcomes(ids=by_outcome[0], failures=by_outcome[1] if ids.suffix.lower() == ".csv" else None)
     if score is not None:
         return Outcomes(score=condition(score))
     return Outcomes(field=condition(success)) if success is not None else Outcomes()
+
+
+def _table(path: Path, text: str) -> dict[str, bool]:
+    """The outcome by id of a table with a header. UsageError for a row that has none, with its number."""
+    listed = dict[str, bool]()
+    for number, row in enumerate(list(csv.reader(text.splitlines()))[1:], 2):
+        if row and any(row):
+            word = row[1].strip().lower() if len(row) > 1 else ""
+            if not row[0].strip() or word not in WORDS:
+                raise UsageError(f"Row {number} of '{path}' is {','.join(row)!r:.80}. {IDS_EXPECTED}")
+            listed[row[0].strip()] = WORDS[word]
+    return listed
 
 
 def truncations(text: str | None) -> Outcomes:

@@ -31,6 +31,33 @@ def test_outcomes_come_from_a_field_a_file_of_ids_or_a_score(tmp_path: Path):
         outcomes("a", score="b")
 
 
+def test_a_table_of_ids_and_outcomes_says_which_are_unknown(tmp_path: Path):
+    records = [openai()[0] | {"id": f"e{i}"} for i in range(4)]
+    (tmp_path / "outcomes.csv").write_text('\ufeffconversation_id,resolved\ne0,1\n"e1",FALSE,left early\n\ne2, yes\nnobody,0\n', "utf-8")
+    episodes, found = imported(tmp_path, records, outcomes=outcomes(ids=tmp_path / "outcomes.csv"))
+    assert [episode.success if episode.scored else None for episode in episodes] == [True, False, True, None]
+    assert any(
+        "1 id of --success-ids no episode has: nobody. Episodes that are not named have no known" in one for one in found["warnings"]
+    )
+    assert any("1 episode has no known outcome" in one and "does not list them" in one for one in found["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("ids.txt", "", "holds no id"),
+        ("ids.csv", "id,ok\n", "holds no id"),
+        ("ids.csv", "id,ok\ne0,perhaps\n", "Row 2 of .* is 'e0,perhaps'"),
+        ("ids.csv", "e0\ne1\n", "Row 2 of .* is 'e1'"),
+        ("ids.txt", "id,ok\ne0,1\ne1,0\n", "No episode has one of the 3 ids of --success-ids, such as 'e0,1'; the log's are such as 'e0'"),
+    ],
+)
+def test_a_file_of_ids_that_no_episode_has_is_refused_with_the_form_that_is_expected(tmp_path: Path, name: str, text: str, says: str):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match=f"{says}.*Expected the ids of the episodes that succeeded, one a line"):
+        imported(tmp_path, [openai()[0] | {"id": "e0"}], outcomes=outcomes(ids=tmp_path / name))
+
+
 @pytest.mark.parametrize("text", ["", "==1", "[" * 3000, "rewards[0]==1", "{}"])
 def test_a_text_that_names_no_field_is_no_condition(text: str):
     with pytest.raises(UsageError, match="is no condition. Expected a field"):
@@ -83,7 +110,7 @@ def test_ids_of_successes_are_those_of_the_log_or_those_that_import_writes(tmp_p
     def judged(records: list[dict[str, Any]], *ids: str) -> tuple[dict[str, bool], int]:
         (tmp_path / "ids").write_text("\n".join(ids))
         episodes, found = imported(tmp_path, records, outcomes=outcomes(ids=tmp_path / "ids"))
-        unknown = [re.match(r"(\d+) ids? of successes no episode has", warning) for warning in found["warnings"]]
+        unknown = [re.match(r"(\d+) ids? of --success-ids no episode has", warning) for warning in found["warnings"]]
         return {one.id: one.success for one in episodes}, sum(int(match[1]) for match in unknown if match)
 
     one = {"messages": openai_messages()}
