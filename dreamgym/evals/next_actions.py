@@ -69,8 +69,8 @@ def compare_actions(agent: Agent, episodes: Sequence[Trajectory], known: Argumen
                 unknown.append(not all(_shown(word, texts) for word in given))
     same = [one for of_kind in exact.values() for one in of_kind]
     by_kind = {kind: wilson(sum(of_kind), len(of_kind)) for kind, of_kind in sorted(exact.items())}
-    rates = (wilson(sum(of), len(of)) for of in (same, kinds, unknown))
-    return NextActions(len(episodes), *rates, by_kind)
+    exact_rate, kind_rate, unknown_rate = (wilson(sum(hits), len(hits)) for hits in (same, kinds, unknown))
+    return NextActions(len(episodes), exact_rate, kind_rate, unknown_rate, by_kind)
 
 
 def greedy_actions(agent: Agent, episodes: Sequence[Trajectory], *, name: str) -> list[list[Action]]:
