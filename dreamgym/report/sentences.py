@@ -350,8 +350,8 @@ def verifiers(run: Run) -> list[str]:
     phases = {row.label: block(run.phases, name) for name, row in run.loops.items()}
     if "verifier" in run.phases and not any("verifier" in phase for phase in phases.values()):
         found = run.phases["verifier"]
-        kept = Rate(**found["kept"]) if "kept" in found else None
-        of_logged = f" It accepts {_interval(kept)} of the logged successes that a fit left out." if kept and kept.n else ""
+        logged = Rate(**found["true_positive_rate"]) if "true_positive_rate" in found else None
+        of_logged = f" It accepts {_interval(logged)} of the logged successes that a fit left out." if logged and logged.n else ""
         return [f"Claims of success are judged by a verifier learned from the logs: {found.get('status', NOTHING)}.{of_logged}"]
     real = {row.label: block(block(run.phases, f"eval-{name}"), "verifiers") for name, row in run.loops.items()}
     return [f"{label}: {_verifier(phase['verifier'])}{_of_real(real[label])}" for label, phase in phases.items() if "verifier" in phase]

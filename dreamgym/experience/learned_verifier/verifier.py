@@ -58,7 +58,7 @@ class LearnedVerifier:
     known: KnownLines
     most_novel: int | None
     """A claim with more lines that no log of another task has is masked; None: none is, because the logs hold too few successes to say."""
-    kept: Rate
+    true_positive_rate: Rate
     """Of the logged successes, each scored by the member that left its fold out (whole policies, tasks or episodes), those that pass."""
     messages: tuple[str, ...] = ()
     """What the logs could not give, and what that means."""
@@ -98,7 +98,7 @@ class LearnedVerifier:
             fields = {
                 **self.calibration.to_json(),
                 "most_novel": self.most_novel,
-                "kept": asdict(self.kept),
+                "true_positive_rate": asdict(self.true_positive_rate),
                 "messages": list(self.messages),
             }
             (fresh / FILE).write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
@@ -111,14 +111,15 @@ class LearnedVerifier:
         path = atomic_directory.restore_interrupted(path)
         try:
             fields: dict[str, Any] = json.loads((path / FILE).read_text(encoding="utf-8"))
-            messages, most, kept = tuple(fields.pop("messages")), fields.pop("most_novel"), Rate(**fields.pop("kept"))
+            messages, most = tuple(fields.pop("messages")), fields.pop("most_novel")
+            true_positive_rate = Rate(**fields.pop("true_positive_rate"))
             calibration = Calibration.from_json(fields)
             known_lines = KnownLines.of_arrays(load_file(path / SUPPORT))
         except Exception as error:  # a boundary: json and safetensors raise their own kinds
             raise RunDirError(
                 f"Cannot read the verifier in '{path}': {error}. Restore {FILE} and {SUPPORT}, or make the run anew."
             ) from error
-        return cls(OutcomeHead.load(path), calibration, known_lines, most, kept, messages, read)
+        return cls(OutcomeHead.load(path), calibration, known_lines, most, true_positive_rate, messages, read)
 
 
 @dataclass(frozen=True)
@@ -218,14 +219,14 @@ def fit_verifier(
         constructed = made_scores[~np.isnan(made_scores)]
         calibration = calibrate(np.concatenate([log_false, judged_false, constructed]), log_true, config, of="constructed")
     most_novel = conformal_limit(logs.novel, config.support_level)
-    kept = _kept(log_scores[[t.success for t in logs.episodes]], logs.novel, calibration, most_novel)
-    if kept.n and kept.value < KEPT:
+    tpr = _true_positive_rate(log_scores[[t.success for t in logs.episodes]], logs.novel, calibration, most_novel)
+    if tpr.n and tpr.value < KEPT:
         messages = (
             *messages,
-            f"The verifier accepts {kept.value:.0%} of {counted(kept.n, 'logged success', 'logged successes')} that the scoring member "
+            f"The verifier accepts {tpr.value:.0%} of {counted(tpr.n, 'logged success', 'logged successes')} that the scoring member "
             "had not seen: of real successes on new tasks it may pay for as few.",
         )
-    return LearnedVerifier(head, calibration, logs.known, most_novel, kept, messages, logs.read)
+    return LearnedVerifier(head, calibration, logs.known, most_novel, tpr, messages, logs.read)
 
 
 def _verdict(score: float, novel: int, calibration: Calibration, most_novel: int | None) -> Verdict:
@@ -238,7 +239,7 @@ def _verdict(score: float, novel: int, calibration: Calibration, most_novel: int
     return Verdict("masked", (f"score {score:.2f} between {calibration.zero_below:.2f} and {calibration.accept_above:.2f}",))
 
 
-def _kept(scores: np.ndarray, novel: Sequence[int], calibration: Calibration, most_novel: int | None) -> Rate:
+def _true_positive_rate(scores: np.ndarray, novel: Sequence[int], calibration: Calibration, most_novel: int | None) -> Rate:
     """The share that passes of the logged successes with these scores and lines; of those without a score nothing is known."""
     known = [(float(score), lines) for score, lines in zip(scores, novel, strict=True) if not np.isnan(score)]
     return wilson(sum(_verdict(score, lines, calibration, most_novel).kind == "passed" for score, lines in known), len(known))

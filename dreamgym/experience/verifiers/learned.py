@@ -80,7 +80,12 @@ def fit(inputs: VerifierInputs, **settings: Any) -> dict[str, Any]:
         prepare_once(inputs.cache, inputs.logs, inputs.rules, seed=inputs.seed, read=read), verifier_config, labels=labels
     )
     verifier.save(inputs.checkpoint)
-    record = {"kept": asdict(verifier.kept), "most_novel": verifier.most_novel, "labels": len(labels), "messages": list(verifier.messages)}
+    record = {
+        "true_positive_rate": asdict(verifier.true_positive_rate),
+        "most_novel": verifier.most_novel,
+        "labels": len(labels),
+        "messages": list(verifier.messages),
+    }
     return verifier.calibration.to_json() | record
 
 

@@ -100,7 +100,7 @@ def task_episode(task: int, again: int, *, success: bool) -> Trajectory:
 def test_true_claims_of_a_new_task_are_in_support_where_every_logged_task_has_lines_of_its_own():
     logs = [task_episode(task, again, success=again < 3) for task in range(40) for again in range(5)]
     found = fit_verifier(prepare(logs, SHOP.rules, seed=0), CONFIG)
-    assert found.most_novel == 3 and found.kept.value > 0.9 and found.kept.n == 120
+    assert found.most_novel == 3 and found.true_positive_rate.value > 0.9 and found.true_positive_rate.n == 120
     new = [task_episode(task, 0, success=True) for task in range(100, 120)]
     assert set(kinds(found, new)) == {"passed"}
     strange = replace(new[0].transitions[0], next_state=Observation("\n".join([new[0].transitions[0].next_state.text, "a", "b"])))
@@ -112,7 +112,9 @@ def test_a_verifier_that_accepts_few_logged_successes_of_left_out_tasks_says_so(
     logs = [task_episode(task, again, success=rng.random() < 0.5) for task in range(40) for again in range(5)]
     blind = [replace(t, turns=(Turn(replace(t.transitions[0], next_state=Observation("sent"))),)) for t in logs]  # the text decides nothing
     found = fit_verifier(prepare(blind, SHOP.rules, seed=0), CONFIG)
-    assert found.kept.value < 0.5 and any("of real successes on new tasks it may pay for as few" in message for message in found.messages)
+    assert found.true_positive_rate.value < 0.5 and any(
+        "of real successes on new tasks it may pay for as few" in message for message in found.messages
+    )
 
 
 def test_enough_refuted_probes_certify_and_their_own_verdicts_are_out_of_sample(verifier: LearnedVerifier):
