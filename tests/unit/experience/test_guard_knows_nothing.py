@@ -188,7 +188,10 @@ def test_the_guard_and_the_shops_rules_give_the_same_verdicts_where_the_simulato
 
 def test_the_guards_own_module_and_the_blind_modules_of_the_shop_import_no_simulator():
     guard = {name for name in imported(PACKAGE / "experience" / "guard.py") if name.startswith("dreamgym")}
-    assert guard == {"dreamgym.config", "dreamgym.envs.base", "dreamgym.protocols", "dreamgym.types", "dreamgym.usage"}
+    names = ("config", "envs.base", "experience.verifiers", "protocols", "types", "usage")
+    assert guard == {f"dreamgym.{name}" for name in names}
+    verifiers = imported(PACKAGE / "experience" / "verifiers" / "__init__.py")
+    assert {name for name in verifiers if name.startswith("dreamgym.envs")} == {"dreamgym.envs.base"}
     shop = PACKAGE / "envs" / "webshop"
     for blind in BLIND:
         known = {name for name in imported(shop / f"{blind}.py") if name.startswith("dreamgym.envs")}

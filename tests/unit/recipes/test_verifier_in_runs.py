@@ -205,11 +205,9 @@ def test_probes_act_like_the_training_and_open_no_more_episodes_than_the_environ
     block = config.experience.model_copy(update={"verifier": VerifierConfig.model_validate({"name": "learned", "probes": probes})})
     played, play = list[tuple[str, int, float]](), rollouts._play
 
-    def noted(
-        agent: Any, env: Any, tasks: Any, indices: Any, seed: int, max_steps: int, temperature: float, name: str, *rest: Any
-    ) -> list[Trajectory]:
-        played.append((name, len(tasks), temperature))
-        return play(agent, env, tasks, indices, seed, max_steps, temperature, name, *rest)
+    def noted(agent: Any, env: Any, tasks: Any, indices: Any, **options: Any) -> list[Trajectory]:
+        played.append((options["name"], len(tasks), options["temperature"]))
+        return play(agent, env, tasks, indices, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dreamgym.rollout._play", noted)
@@ -366,7 +364,7 @@ def probed_run(path: Path, *, iterations: int) -> dict[str, Any]:
 def answer_probes(monkeypatch: pytest.MonkeyPatch, *holds: bool) -> None:
     """Every claim is accepted; the claims of the first probes have a real success or none, as given, and later ones as the last."""
     answers, found = iter(holds), phase.replay_actions
-    monkeypatch.setattr(LearnedVerifier, "_verdict", lambda self, score, novel: Verdict("passed"))
+    monkeypatch.setattr(outcome, "_verdict", lambda *_: Verdict("passed"))
 
     def replayed(*args: Any) -> list[tuple[Trajectory, Trajectory]]:
         success = next(answers, holds[-1])
@@ -454,7 +452,7 @@ def test_by_rollouts_a_dream_whose_accepted_claims_the_policy_cannot_repeat_stop
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Real episodes that reach no end make no claim, so no verdict on them is wrong; but the dreamed claim has not come true."""
-    monkeypatch.setattr(LearnedVerifier, "_verdict", lambda self, score, novel: Verdict("passed"))
+    monkeypatch.setattr(outcome, "_verdict", lambda *_: Verdict("passed"))
     found = phase.rollout
 
     def endless(*args: Any, **how: Any) -> list[Trajectory]:
