@@ -58,9 +58,9 @@ def facts(run: Run) -> list[tuple[str, str]]:
     seconds = [found for data in run.phases.values() if (found := number(data.get("seconds"))) is not None]
     memory = number(summary.get("peak_rss_mb"))
     texts = [
-        ("budget", str(summary.get("budget") or NOTHING)),
+        ("budget" if "mode" not in config else "mode", str(summary.get("budget") or NOTHING)),
         ("commit", str(summary.get("commit") or NOTHING)),
-        ("seeds", ", ".join(map(str, seeds))),
+        ("seed" if len(seeds) == 1 else "seeds", ", ".join(map(str, seeds))),
         ("time in phases", duration(sum(seconds)) if seconds else NOTHING),
         ("peak memory", f"{memory / 1024:.1f} GiB" if memory else NOTHING),
     ]
