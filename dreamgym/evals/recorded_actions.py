@@ -16,7 +16,7 @@ from dreamgym.envs.base import TextRules
 from dreamgym.errors import counted
 from dreamgym.protocols import BatchEnv
 from dreamgym.statistics import Rate, wilson
-from dreamgym.types import Trajectory, Transition
+from dreamgym.types import StepInfo, Trajectory, Transition
 
 REASONS = 3  # that a sentence names
 
@@ -60,6 +60,12 @@ def sentence(found: Mapping[str, Any]) -> str:
     return f"{text}; {among}, and RL would not see them: {why}."
 
 
+def _why(info: StepInfo) -> str:
+    """Why a step ended its episode as a failed rollout, with all reasons of a verdict, such as those of a second opinion; numbers are N."""
+    more = info.verdict.reasons[1:] if info.verdict and info.has_verdict("masked") else ()  # the error has the first
+    return re.sub(r"-?\d+(?:\.\d+)?", "N", ", ".join((info.error or "", *more)))
+
+
 def repeat(episodes: Sequence[Trajectory], dream: BatchEnv, rules: TextRules, *, seed: int) -> RecordedReplay:
     """Take the actions of recorded episodes with a known outcome in a dream of their tasks, all side by side.
 
@@ -77,7 +83,7 @@ def repeat(episodes: Sequence[Trajectory], dream: BatchEnv, rules: TextRules, *,
             dreamed = Transition(states[slot], recorded.action, result.observation, result.reward, result.terminated)
             states[slot] = result.observation
             if result.info.error is not None:
-                failed[slot] = re.sub(r"-?\d+(?:\.\d+)?", "N", result.info.error)
+                failed[slot] = _why(result.info)
             else:
                 same.append(rules.encode_delta(dreamed) == rules.encode_delta(recorded))
                 won |= {slot} if dreamed.succeeded else set()

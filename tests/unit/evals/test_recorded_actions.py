@@ -10,7 +10,7 @@ from dreamgym.envs.env_pool import EnvPool
 from dreamgym.evals.recorded_actions import RecordedReplay, repeat, sentence
 from dreamgym.logs.demonstrations import collect
 from dreamgym.statistics import wilson
-from dreamgym.types import StepInfo, StepResult
+from dreamgym.types import StepInfo, StepResult, Verdict
 
 SUITE = corridor.make(length=5)
 EPISODES = collect(SUITE, 60, seed=0)
@@ -24,12 +24,17 @@ class Stingy(EnvPool):
         return [replace(result, reward=0.0) for result in super().step(slots, actions)]
 
 
+def doubted(slot: int) -> StepInfo:
+    """Masked with two reasons, the first of which is in the error; the second has a number of its own."""
+    return StepInfo(error="masked: doubted", verdict=Verdict("masked", ("doubted", f"score -0.{slot} below 3")))
+
+
 class Masked(EnvPool):
     """A corridor whose every step is left out, some for another reason than the others."""
 
     def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[StepResult]:
         return [
-            replace(result, info=StepInfo(error=f"masked: score -0.{slot} is low" if slot % 4 else "unreadable"))
+            replace(result, info=doubted(slot) if slot % 4 else StepInfo(error="unreadable"))
             for slot, result in zip(slots, super().step(slots, actions), strict=True)
         ]
 
@@ -59,8 +64,8 @@ def test_episodes_that_are_left_out_are_counted_and_judged_by_nothing():
         and found.successes_left_out == WINS
         and found.successes_reproduced.n == found.failures_accepted.n == found.same_answers.n == 0
     )
-    assert list(found.reasons.items()) == [("masked: score N is low", 45), ("unreadable", 15)]
-    assert sentence(asdict(found)).endswith(": masked: score N is low (45); unreadable (15).")
+    assert list(found.reasons.items()) == [("masked: doubted, score N below N", 45), ("unreadable", 15)]
+    assert sentence(asdict(found)).endswith(": masked: doubted, score N below N (45); unreadable (15).")
 
 
 def test_a_success_that_was_left_out_counts_in_the_number_of_those_that_could_succeed():
