@@ -33,6 +33,15 @@ def test_the_environment_of_the_tutorial_is_one(tmp_path: Path, monkeypatch: pyt
     assert not suite.demonstrate(task, "random", seed=0).success
 
 
+def test_the_first_commands_of_the_tutorials_have_small_settings(tmp_path: Path):
+    for page in ("environment", "algorithm"):
+        text = (DOCS / f"tutorials/{page}.md").read_text("utf-8")
+        _, _, _, run, *settings = shlex.split(bash_lines(text)[0])
+        chosen = [one for one in settings if not one.startswith("rl.algorithm")]  # whose module the reader writes
+        config = train_settings(tmp_path / run, None, chosen)
+        assert config.logs.trajectories <= 1000 and config.rl.iterations <= 5 and "--dry-run" in text
+
+
 def test_the_algorithm_of_the_tutorial_is_found_by_its_command_and_has_advantages_and_a_gradient(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

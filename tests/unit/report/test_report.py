@@ -462,6 +462,17 @@ def test_what_a_model_writes_stays_text(tmp_path: Path):
     assert "<b>bold" not in page
 
 
+def test_the_header_names_the_mode_of_a_training_the_budget_of_a_quickstart_and_a_single_seed(tmp_path: Path):
+    for name, config, seeds, expected in (
+        ("trained", f'mode = "dream"\n{CONFIG}', [0], {"mode": "default", "seed": "0"}),
+        ("quick", CONFIG, [0, 1], {"budget": "default", "seeds": "0, 1"}),
+    ):
+        with RunDir.open(tmp_path / name, config) as run:
+            run.write_summary(SUMMARY | {"seeds": seeds})
+        shown = dict(sentences.facts(data.read(RunDir.view(tmp_path / name))))
+        assert expected.items() <= shown.items() and len({"mode", "budget", "seed", "seeds"} & shown.keys()) == 2
+
+
 def test_a_run_that_has_just_begun_gives_a_page_that_says_so(tmp_path: Path):
     with RunDir.open(tmp_path / "run", CONFIG) as run:
         run.mark("logs", {"trajectories": 5, "transitions": 20})
