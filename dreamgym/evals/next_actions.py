@@ -18,7 +18,7 @@ from dreamgym.envs.base import TextRules
 from dreamgym.errors import counted
 from dreamgym.policy.agent import Agent
 from dreamgym.runs.progress import progress
-from dreamgym.statistics import Rate, wilson
+from dreamgym.statistics import Rate, clustered_rate
 from dreamgym.types import Action, Trajectory
 
 IDENTIFIERS = re.compile(r"(?=\S*\d)\S+(\s+(?=\S*\d)\S+)*")
@@ -32,13 +32,15 @@ LEAST_KIND = 0.5  # a lower share of recorded tools is warned of
 PLACEHOLDERS = "put placeholders in place of identifiers (env.name = 'dreamgym.envs.wrappers.placeholders'), "
 ADVICE = "record more tasks, or start from a pretrained policy (dreamgym init --backbone)"
 
+Hit = tuple[int, bool]
+"""The number of the episode, whose steps depend on each other, and whether the step counts."""
 Arguments = frozenset[tuple[str, str]]
 """Arguments by the kind of action and their key."""
 
 
 @dataclass(frozen=True)
 class NextActions:
-    """A policy's greedy actions beside the recorded ones."""
+    """A policy's greedy actions beside the recorded ones. Intervals of rates take the steps of an episode for a cluster."""
 
     episodes: int
     action_exact: Rate
@@ -58,19 +60,22 @@ class NextActions:
 def compare_actions(agent: Agent, episodes: Sequence[Trajectory], known: Arguments, *, name: str) -> NextActions:
     """The greedy action of `agent` at every step of `episodes`, with their recorded history before it. `known` are the arguments that are
     identifiers (`identifier_arguments`), and `name` keeps the sessions of different calls apart."""
-    exact, kinds, unknown = defaultdict[str, list[bool]](list), list[bool](), list[bool]()
-    for episode, actions in zip(episodes, greedy_actions(agent, episodes, name=name), strict=True):
+    exact, kinds, unknown = defaultdict[str, list[Hit]](list), list[Hit](), list[Hit]()
+    for number, (episode, actions) in enumerate(zip(episodes, greedy_actions(agent, episodes, name=name), strict=True)):
         texts = episode.task.instruction
         for step, action in zip(episode.transitions, actions, strict=True):
             texts = f"{texts}\n{agent.rules.without_actions(step.state)}"
-            exact[kind_of(step.action)].append(list(parts(action)) == list(parts(step.action)))
-            kinds.append(kind_of(action) == kind_of(step.action))
+            exact[kind_of(step.action)].append((number, list(parts(action)) == list(parts(step.action))))
+            kinds.append((number, kind_of(action) == kind_of(step.action)))
             if given := [word for kind, key, word in _identifiers(action) if (kind, key) in known]:
-                unknown.append(not all(_shown(word, texts) for word in given))
-    same = [one for of_kind in exact.values() for one in of_kind]
-    by_kind = {kind: wilson(sum(of_kind), len(of_kind)) for kind, of_kind in sorted(exact.items())}
-    exact_rate, kind_rate, unknown_rate = (wilson(sum(hits), len(hits)) for hits in (same, kinds, unknown))
-    return NextActions(len(episodes), exact_rate, kind_rate, unknown_rate, by_kind)
+                unknown.append((number, not all(_shown(word, texts) for word in given)))
+    same = [hit for of_kind in exact.values() for hit in of_kind]
+    by_kind = {kind: _rate(of_kind) for kind, of_kind in sorted(exact.items())}
+    return NextActions(len(episodes), _rate(same), _rate(kinds), _rate(unknown), by_kind)
+
+
+def _rate(hits: Sequence[Hit]) -> Rate:
+    return clustered_rate([hit for _, hit in hits], [episode for episode, _ in hits])
 
 
 def greedy_actions(agent: Agent, episodes: Sequence[Trajectory], *, name: str) -> list[list[Action]]:

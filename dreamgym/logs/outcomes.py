@@ -136,14 +136,21 @@ def outcomes(success: str | None = None, ids: Path | None = None, score: str | N
 
 
 def _table(path: Path, text: str) -> dict[str, bool]:
-    """The outcome by id of a table with a header. UsageError for a row that has none, with its number."""
+    """The outcome by id of a table with a header. UsageError, with the number of the row, for a row without an outcome, for one that
+    contradicts another, and where the header is missing."""
     listed = dict[str, bool]()
-    for number, row in enumerate(list(csv.reader(text.splitlines()))[1:], 2):
-        if row and any(row):
-            word = row[1].strip().lower() if len(row) > 1 else ""
-            if not row[0].strip() or word not in WORDS:
-                raise UsageError(f"Row {number} of '{path}' is {','.join(row)!r:.80}. {IDS_EXPECTED}")
-            listed[row[0].strip()] = WORDS[word]
+    for number, row in enumerate(csv.reader(text.splitlines()), 1):
+        if not any(row):
+            continue
+        name, word = row[0].strip(), row[1].strip().lower() if len(row) > 1 else ""
+        if number == 1:
+            if word in WORDS:
+                raise UsageError(f"Row 1 of '{path}' is {','.join(row)!r:.80}, which is no header. {IDS_EXPECTED}")
+            continue
+        if not name or word not in WORDS:
+            raise UsageError(f"Row {number} of '{path}' is {','.join(row)!r:.80}. {IDS_EXPECTED}")
+        if listed.setdefault(name, WORDS[word]) is not WORDS[word]:
+            raise UsageError(f"Row {number} of '{path}' gives '{name}' another outcome than a row before it. Keep one of them.")
     return listed
 
 

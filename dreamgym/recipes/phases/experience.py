@@ -76,7 +76,7 @@ def compare_with_memory(context: RunContext, validation: Sequence[Trajectory]) -
         for q, one, by_model, by_memory in zip(questions, predictions[0], *right, strict=True)
         if one.info.decided_by == "generated"
     ]
-    logged = [step for trajectory in context.logs for step in trajectory.transitions]
+    logged = [step for trajectory in (*context.logs, *validation) for step in trajectory.transitions]
     paying = {rules.action_kind(step.state, step.action) for step in logged if step.reward or step.terminated}
     return memory_answers.account(steps, paying)
 

@@ -68,6 +68,13 @@ def test_a_policy_that_acts_as_recorded_agrees_at_every_step():
     assert {kind: rate.value for kind, rate in found.by_action.items()} == {"book": 1.0, "find": 1.0, "respond": 1.0}
 
 
+def test_steps_of_an_episode_depend_on_each_other_and_widen_the_interval():
+    agent, _ = policy(lambda prompt: recorded(prompt) if "I am Ada." in prompt else 'find(name="nobody")')
+    rate = compare_actions(agent, EPISODES[:2], identifier_arguments(EPISODES, RULES), name="a").action_exact
+    assert (rate.value, rate.n) == (0.5, 6)
+    assert (rate.low, rate.high) == pytest.approx((wilson(1, 2).low, wilson(1, 2).high), abs=0.05), "two episodes, and not six cases"
+
+
 def test_an_identifier_that_no_text_so_far_shows_is_counted_though_the_tool_is_right():
     agent, _ = policy(memorised)
     found = compare_actions(agent, EPISODES, identifier_arguments(EPISODES, RULES), name="a")

@@ -49,6 +49,7 @@ def test_a_table_of_ids_and_outcomes_says_which_are_unknown(tmp_path: Path):
         ("ids.csv", "id,ok\n", "holds no id"),
         ("ids.csv", "id,ok\ne0,perhaps\n", "Row 2 of .* is 'e0,perhaps'"),
         ("ids.csv", "e0\ne1\n", "Row 2 of .* is 'e1'"),
+        ("ids.csv", "e0,1\ne1,0\n", "Row 1 of .* is 'e0,1', which is no header"),
         ("ids.txt", "id,ok\ne0,1\ne1,0\n", "No episode has one of the 3 ids of --success-ids, such as 'e0,1'; the log's are such as 'e0'"),
     ],
 )
@@ -56,6 +57,14 @@ def test_a_file_of_ids_that_no_episode_has_is_refused_with_the_form_that_is_expe
     (tmp_path / name).write_text(text)
     with pytest.raises(UsageError, match=f"{says}.*Expected the ids of the episodes that succeeded, one a line"):
         imported(tmp_path, [openai()[0] | {"id": "e0"}], outcomes=outcomes(ids=tmp_path / name))
+
+
+def test_a_table_that_gives_an_episode_two_outcomes_is_refused_and_equal_rows_are_one(tmp_path: Path):
+    (tmp_path / "same.csv").write_text("id,ok\ne0,1\ne0,yes\n")
+    assert outcomes(ids=tmp_path / "same.csv").ids == {"e0"}
+    (tmp_path / "both.csv").write_text("id,ok\ne0,1\ne1,0\ne0,0\n")
+    with pytest.raises(UsageError, match="Row 4 of .* gives 'e0' another outcome than a row before it"):
+        outcomes(ids=tmp_path / "both.csv")
 
 
 @pytest.mark.parametrize("text", ["", "==1", "[" * 3000, "rewards[0]==1", "{}"])

@@ -61,6 +61,15 @@ def test_a_run_fits_its_model_to_the_other_tasks_and_memory_answers_what_it_pred
     assert control.memory_answers is None
 
 
+def test_an_action_that_ends_episodes_in_held_out_tasks_alone_stays_with_the_model_too(tmp_path: Path):
+    context, _ = fitted(tmp_path / "run", SETTINGS)
+    training, validation = experience.validation_split(context)
+    endless = [replace(episode, turns=episode.turns[:-1]) for episode in training if len(episode.turns) > 1]
+    assert any(episode.transitions[-1].action == "open" for episode in validation)
+    record = experience.compare_with_memory(replace(context, logs=endless), validation)
+    assert record["kinds"] and "open" not in record["kinds"]
+
+
 def test_a_refreshed_model_keeps_what_was_chosen_for_the_first_and_without_a_share_nothing_is_chosen(tmp_path: Path):
     context, run = fitted(tmp_path / "run", SETTINGS)
     kinds = frozenset(run.data("experience-validation")["kinds"])
