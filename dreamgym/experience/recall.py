@@ -26,8 +26,8 @@ from dreamgym.envs.real_rows import RealRows
 from dreamgym.statistics import wilson
 from dreamgym.types import Memory, Query
 
-Situation = Literal["state", "previous", "instruction", "task", "again", "unchanged"]
-"""What precedents share with a step. The last two are of `experience.task_recall`."""
+Situation = Literal["state", "previous", "instruction", "task", "recording", "again", "unchanged"]
+"""What precedents share with a step. The last four are of `experience.task_recall`."""
 KEYED: tuple[Situation, ...] = ("state", "previous", "instruction")
 OutcomeClass = Literal["continues", "pays_or_ends"]
 MIN_AGREEMENT = 0.98
@@ -65,6 +65,7 @@ SITUATIONS = {
     "again": "the same action earlier in the episode",
     "unchanged": "the same action earlier in the episode and nothing since that acts",
     "task": "the same task, action and earlier actions that matter to it",
+    "recording": "the same task, action and earlier actions that act, in the same order",
 }
 CLASSES = {"continues": "go on without a reward", "pays_or_ends": "pay or end"}
 

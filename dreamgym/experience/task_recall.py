@@ -10,12 +10,13 @@ Actions that only read (`TextRules.reads_only`) change no answer at all.
 An answer is what the rules write of a step (`TextRules.encode_delta`). A query is answered by
 
 * the episode itself, where it has taken the action before, and since then none that acts, or none on which the answer depends;
-* other episodes of the task that took the same of those earlier actions on which the answer depends, where they agree.
+* other episodes of the task that took the same of those earlier actions on which the answer depends, where they agree;
+* recordings of the task that took the same acting actions in the same order (`experience.recorded_answers`).
 
 As in `experience.recall`, each real row is predicted from other trajectories, or from its own earlier rows, and either way is used only
-where that is right often enough: agents ask again when they have changed something. Logs that never repeat a task establish nothing about
-other episodes, and of them nothing is recalled. An action that only reads shows the same again while nothing acts: that needs no proof,
-and holds unless the logs contradict it. Dreamed rows are no precedents.
+where that is right often enough: agents ask again when they have changed something. Two things need no proof, and hold unless the logs
+contradict them: what a recording of the task shows, and that an action that only reads shows the same again while nothing acts. Dreamed
+rows are no precedents.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from dreamgym.experience.recall import (
     measure_agreement,
     outcome_class,
 )
+from dreamgym.experience.recorded_answers import RecordedAnswers
 from dreamgym.protocols import ReplayBuffer
 from dreamgym.types import Action, Memory, Query, Transition
 
@@ -119,6 +121,7 @@ class TaskRecall(RealRows):
         self._outcomes: dict[Key, dict[Outcome, set[Origin]]] = {}
         self._rows: dict[Key, Memory] = {}
         self._first: dict[tuple[str, str], list[Action]] = {}  # the actions of a task that were taken before anything could change them
+        self._recorded = RecordedAnswers()
         self._reliable: set[str] = set()
         self._unreliable: set[Action] = set()
         self._answers_again = False
@@ -129,20 +132,19 @@ class TaskRecall(RealRows):
         nothing is established about them."""
         self._follow()
         invalidated_by = self._invalidated_by.get(kind_of(query.action)) if query.action not in self._unreliable else None
-        if invalidated_by is None and not any(step.action == query.action for step in query.history):
-            return None
         acting = [acts(step, self.rules) for step in query.history]
         own_step = self._own_step(query, acting, invalidated_by)
         if own_step is not None:
             return self._answer(query, (self.rules.encode_delta(query.history[own_step]), 0.0, False), synthetic_memory(query))
-        if invalidated_by is None:
-            return None
-        earlier = [step.action for step, acted in zip(query.history, acting, strict=True) if acted]
-        key = _key(query.task.env, query.task.id, query.action, earlier, invalidated_by)
-        outcomes = self._outcomes.get(key, {})
-        if len(outcomes) != 1 or outcome_class(*next(iter(outcomes))) not in self._reliable:
-            return None
-        return self._answer(query, next(iter(outcomes)), self._rows[key])
+        earlier = tuple(step.action for step, acted in zip(query.history, acting, strict=True) if acted)
+        if invalidated_by is not None:
+            key = _key(query.task.env, query.task.id, query.action, earlier, invalidated_by)
+            outcomes = self._outcomes.get(key, {})
+            if len(outcomes) == 1 and outcome_class(*next(iter(outcomes))) in self._reliable:
+                return self._answer(query, next(iter(outcomes)), self._rows[key])
+        varies = kind_of(query.action) in self._varying
+        recorded = None if varies else self._recorded.find((query.task.env, query.task.id, query.action, earlier))
+        return self._answer(query, *recorded) if recorded else None
 
     def _own_step(self, query: Query, acting: Sequence[bool], invalidated_by: frozenset[str] | None) -> int | None:
         """The step of the query's own episode that answers it; None where there is none, or it is not known that the answer still holds."""
@@ -162,10 +164,10 @@ class TaskRecall(RealRows):
         return replace(memory, state=query.state.text, next_state=after.text, reward=outcome[1], terminated=outcome[2])
 
     def first_answers(self, env: str, task: str, *, without: str = "") -> dict[Action, str]:
-        """The answers by action that real episodes of the task saw before they had taken any action on which the answer depends, where they
-        agree; the episode `without` is left out."""
+        """The answers by action that real episodes of the task saw before they had taken any action on which the answer depends, or, of an
+        action that reads, any that acts; where they agree, and without the episode `without`."""
         self._follow()
-        answers = dict[Action, str]()
+        answers = self._recorded.first(env, task, without=without)
         for action in self._first.get((env, task), ()):
             outcomes = {outcome for outcome, origins in self._outcomes[env, task, action].items() if origins != {(without, without)}}
             if len(outcomes) == 1 and action not in self._unreliable:
@@ -214,7 +216,8 @@ class TaskRecall(RealRows):
                 name = (memory.env, memory.task)
                 added[name] = self._tasks[name]
                 real = RealStep.read(memory, self.rules)
-                added[name].rows.append(_Row(real, earlier))
+                added[name].rows.append(row := _Row(real, earlier))
+                self._recorded.add(memory, earlier, row.outcome, acts=real.acts)
                 if real.acts:
                     earlier = (*earlier, memory.action)
         return list(added.values())
@@ -245,8 +248,8 @@ class TaskRecall(RealRows):
             for outcome, right in leave_one_out(outcomes):
                 by_class[outcome_class(*outcome)].append(right)
                 by_action[key[2]].append(right)
-        self._agreements = [measure_agreement("task", name, hits) for name, hits in by_class.items()]
-        self._reliable = {agreement.outcome_class for agreement in self._agreements if agreement.used}
+        self._agreements = [*(measure_agreement("task", name, hits) for name, hits in by_class.items()), self._recorded.estimate()]
+        self._reliable = {agreement.outcome_class for agreement in self._agreements if agreement.used and agreement.situation == "task"}
         again = measure_agreement("again", "continues", [right for _, right in self._asked_again(self._invalidated_by)])
         kinds = {kind_of(row.memory.action) for task in self._tasks.values() for row in task.rows}
         by_kind: dict[str, list[bool]] = defaultdict(list)
