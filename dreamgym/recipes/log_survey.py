@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from dreamgym import plugins
 from dreamgym.envs.base import EnvSuite, TextRules
-from dreamgym.envs.tools.rules import ToolRules
+from dreamgym.envs.tools import ToolSuite
 from dreamgym.envs.tools.schemas import read_tools
 from dreamgym.errors import UsageError, counted
 from dreamgym.experience.learned_verifier.cases import scored_episodes
@@ -53,6 +53,8 @@ class LogAccount:
     reasoning: bool  # whether some step carries an explanation
     hidden: bool  # whether tools show what no earlier state did
     reads: tuple[str, ...]  # tools that change nothing, as they declare or the logs show
+    declared: bool  # whether the tools themselves say which of them these are
+    others: tuple[str, ...]  # all other tools
     lacking: Counter[str]  # calls of tools that the file of tools lacks, by tool
     vocab_size: int  # of a small model; 0 for a backbone, which has its own
     context: int  # tokens that a whole episode may take
@@ -95,6 +97,12 @@ class LogAccount:
                 "No tool is known to change nothing, so that a dream cannot tell which earlier answers still hold. Declare the tools that "
                 'only read in the file of tools beside the episodes: "annotations": {"readOnlyHint": true}.'
             )
+        elif self.reads and not self.declared and self.others:
+            found.append(
+                f"No tool declares that it only reads. Of {', '.join(self.reads)} the logs make it likely; the others "
+                f"({', '.join(self.others)}) may change what earlier answers said, as far as a dream knows. Declare those that only read "
+                'in the file of tools beside the episodes: "annotations": {"readOnlyHint": true}. Then nothing is estimated.'
+            )
         if self.answer_tokens > self.answer_limit:
             found.append(
                 f"A next state takes up to {self.answer_tokens:,} tokens, and a dream writes at most {self.answer_limit:,}: it cannot be "
@@ -110,7 +118,7 @@ class LogAccount:
             f"({self.repeated:,} of them recorded more than once); {counted(self.successes, 'success', 'successes')}, "
             f"{counted(self.failures, 'failure')}, {self.unknown:,} without a known outcome; nine in ten episodes take at most "
             f"{self.episode_tokens:,} tokens, the longest next state takes {self.answer_tokens:,}"
-            + (f"; tools that only read: {', '.join(self.reads)}" if self.reads else "")
+            + (f"; tools that only read{'' if self.declared else ', as the logs show'}: {', '.join(self.reads)}" if self.reads else "")
         )
 
 
@@ -133,6 +141,7 @@ def examine(files: Sequence[Path], *, env: str | None = None, backbone: Backbone
     suite: EnvSuite = plugins.make("envs", env, **suite_options(env, files))
     require_logs(found, suite.name)
     lacking = tools_lacking(episodes, suite)
+    tools = sorted(suite.rules.schemas.values(), key=lambda tool: tool.name) if isinstance(suite, ToolSuite) else []
     rules, tasks = suite.rules, Counter(suite.task_key(episode.task) for episode in episodes)
     if backbone:
         vocab_size, context, words = 0, int(PART * _positions(backbone)), _words(backbone)
@@ -152,7 +161,9 @@ def examine(files: Sequence[Path], *, env: str | None = None, backbone: Backbone
         longest=max(len(episode.turns) for episode in episodes),
         reasoning=any(step.info.reasoning for episode in episodes for step in episode.transitions),
         hidden=rules.partially_observed,
-        reads=tuple(sorted(tool.name for tool in rules.schemas.values() if tool.reads_only)) if isinstance(rules, ToolRules) else (),
+        reads=tuple(tool.name for tool in tools if tool.reads_only),
+        others=tuple(tool.name for tool in tools if not tool.reads_only),
+        declared=isinstance(suite, ToolSuite) and suite.declared,
         lacking=lacking,
         vocab_size=vocab_size,
         context=context,
