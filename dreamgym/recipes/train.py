@@ -10,7 +10,7 @@ from dreamgym.envs.base import EnvSuite
 from dreamgym.errors import InvariantError, counted
 from dreamgym.evals import held_out, next_actions
 from dreamgym.experience import memory_answers, recall
-from dreamgym.recipes import context, inputs, masking, plan, tables
+from dreamgym.recipes import context, early_stops, inputs, masking, plan, tables
 from dreamgym.recipes.arms import RL_ARMS
 from dreamgym.recipes.config import TrainConfig
 from dreamgym.recipes.factory import start_workers, validation_phase
@@ -58,6 +58,8 @@ def run(
             how = f"{loop.block.algorithm.name}, {counted(loop.block.iterations, 'iteration')}, {WHERE[loop.source]}"
             say(f"{loop.name}: " + ("done" if directory.done(loop.name) else how))
             run_rl_phase(directory, shared, loop)
+            if early := _early(directory, loop):
+                say(early)
         names = [loop.name for loop in loops]
         if "evaluation" not in shared.skipped:
             say("evaluation: held-out tasks in the real environment")
@@ -101,6 +103,16 @@ def _warnings(
         texts.append(next_actions.warning(measured["next_actions"]))
     lines = directory.read_jsonl("metrics.jsonl")
     return [text for text in (*texts, *(masking.warning(name, lines) for name in names)) if text]
+
+
+def _early(directory: RunDir, loop: plan.Loop) -> str:
+    """That a loop ended before its last iteration, or had none, and why; "" where it did not."""
+    record = directory.data(loop.name)
+    if not (reason := record.get("stop_reason")):
+        return ""
+    if not record["iterations"]:
+        return f"{loop.name}: no RL, {reason}. The policy stays {loop.init_policy}; what follows measures it as it is."
+    return early_stops.sentence(loop.name, reason, early_stops.kept_policy(reason, loop.init_policy))
 
 
 def _from_logs_alone(

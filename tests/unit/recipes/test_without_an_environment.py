@@ -103,6 +103,8 @@ def test_no_policy_is_trained_in_a_dream_in_which_recorded_successes_fail(
     assert code == 0 and "3 of 30 recorded successes succeed there too, and 0 of 30 recorded failures; 0 episodes were left out" in out, err
     warning = (run.summary() or {})["warnings"][0]
     assert "of 30 recorded successes 10 % succeed" in warning and "experience.training.epochs" in warning and warning in err
+    said = "dream: no RL, of 30 recorded successes 10 % succeed"
+    assert err.index(said) < err.index("fidelity: recorded episodes"), "before what takes minutes"
     assert not any(line["phase"] == "dream" for line in run.read_jsonl("metrics.jsonl"))
     weights = [(run.path / "checkpoints" / name / "model.safetensors").read_bytes() for name in ("warm_start", "dream")]
     assert weights[0] == weights[1]
