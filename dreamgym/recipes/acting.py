@@ -79,9 +79,11 @@ class TrainedPolicy:
                 f"The policy would not see all of the conversation: {', '.join(lost)}. Expected OpenAI chat messages: the roles system, "
                 "user, assistant with `tool_calls`, and tool with the `tool_call_id` of its call."
             )
-        names = self.namer.names(instruction) if self.namer else Names()
-        instruction = names.hide(instruction)
-        steps, state = [names.hide_step(step) for step in steps], Observation(names.hide(state.text))
+        names = Names()
+        if self.namer:  # without it the policy learned identifiers as they are
+            names = self.namer.names(instruction)
+            instruction = names.hide(instruction)
+            steps, state = [names.hide_step(step) for step in steps], Observation(names.hide(state.text))
         number = next(self._numbers)
         talk = self.agent.resume(Task("", instruction, self.env), steps, name=f"act/{number}")
         try:

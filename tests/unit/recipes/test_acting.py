@@ -107,6 +107,23 @@ def test_a_policy_that_was_trained_with_placeholders_for_names_reads_and_writes_
         policy.act(talk)
 
 
+def test_a_policy_that_was_trained_without_placeholders_for_names_reads_identifiers_as_they_are(run: Path, monkeypatch: pytest.MonkeyPatch):
+    policy, seen = TrainedPolicy(run), list[str]()
+
+    def submit(talks: Any, states: Any, **_: Any) -> list[int]:
+        seen.extend((talks[0].instruction, *(shown for shown, _ in talks[0].turns), states[0].text))
+        return [0]
+
+    monkeypatch.setattr(policy.agent, "submit", submit)
+    monkeypatch.setattr(policy.agent, "poll", lambda: [(0, Completion((), (), (), 'switch(on=true, room="T-227")', "stop", 0))])
+    talk: list[dict[str, Any]] = [{"role": "user", "content": "There must be light in the A-1234."}]
+    for i, shown in enumerate(("see T-227", "see HAT136")):
+        call = {"id": str(i), "type": "function", "function": {"name": "get_lamp", "arguments": '{"room": "A-1234"}'}}
+        talk += [{"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "tool_call_id": str(i), "content": shown}]
+    assert policy.namer is None and policy.act(talk) == [ToolCall("switch", {"on": True, "room": "T-227"})]
+    assert all(code in "".join(seen) for code in ("A-1234", "T-227", "HAT136")) and "NAME" not in "".join(seen)
+
+
 @pytest.mark.parametrize("redact", [True, False])
 @pytest.mark.parametrize("written", ["redacted-e-mail-3", "redacted-e-mail-"])
 def test_a_call_with_a_placeholder_that_stands_for_nothing_is_an_error_and_no_call(
