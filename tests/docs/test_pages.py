@@ -31,6 +31,7 @@ from dreamgym.evals.recorded_actions import RecordedReplay
 from dreamgym.recipes.config import CompareConfig, RunConfig, TrainConfig
 from dreamgym.recipes.phases.audit import fidelity_json
 from dreamgym.recipes.replayed_dreams import audit_measures
+from dreamgym.recipes.settings import budget_config
 from dreamgym.report.metrics import METRICS
 from dreamgym.statistics import wilson
 
@@ -194,6 +195,23 @@ def test_a_command_that_a_page_shows_exists(page: Path):
     assert shown <= set(commands.commands)
     for name in re.findall(r"--config ([\w-]+)(?=\s|$)", "\n".join(lines)):
         assert (ROOT / "dreamgym" / "presets" / f"{name}.toml").is_file(), f"{page.name} names the preset '{name}', which is not there"
+
+
+def test_the_commands_of_the_results_name_what_is_there():
+    lines = [line for line in (DOCS / "results.md").read_text("utf-8").splitlines() if line.startswith("Command: ")]
+    assert lines
+    for line in lines:
+        given = re.findall(r"([a-z][a-z_0-9]*(?:\.[a-z_0-9]+)+)=", line)
+        assert all(is_setting(key, CONFIGS) for key in given), line
+        named = re.findall(r"--config ([\w-]+)", line)
+        named += [name for name in re.findall(r"presets? ([\w-]+)(?: and ([\w-]+))?", line) for name in name if name]
+        assert all(name == "FILE" or (ROOT / "dreamgym" / "presets" / f"{name}.toml").is_file() for name in named), line
+        for shown in re.findall(r"dreamgym quickstart((?: --[a-z]+ \w+)+)", line):
+            options = dict(zip(*[iter(shown.split())] * 2, strict=True))
+            assert budget_config(options.get("--budget", "default"), options.get("--env", "")), line
+        for program, after in re.findall(r"bench/(\w+)\.py((?: [^`;]*)?)", line):
+            source = "".join((ROOT / "bench" / name).read_text("utf-8") for name in (f"{program}.py", "common/options.py"))
+            assert all(f'"{option}"' in source for option in re.findall(r"(?<=\s)--[a-z-]+", after)), line
 
 
 @pytest.mark.slow
