@@ -29,7 +29,7 @@ def serve(
     from dreamgym import plugins
     from dreamgym.errors import UsageError
     from dreamgym.runs.rundir import RunDir
-    from dreamgym.serve import address_of, bound, check_address
+    from dreamgym.serve import address_of, bound, check_address, listen
 
     plugins.require("serve", protocol)
     if protocol != "mcp" and not port:
@@ -60,6 +60,7 @@ def serve(
         server = uvicorn.Server(
             uvicorn.Config(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=DRAIN_S, ws_max_size=LARGEST_BODY)
         )
+        listen(sockets, host, port)
         path = "/mcp" if protocol == "mcp" else ""
         print(f"serving a simulation of '{run}' at http://{address_of(host, port)}{path}", file=sys.stderr, flush=True)
         with suppress(KeyboardInterrupt):

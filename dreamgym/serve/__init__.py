@@ -8,8 +8,12 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
+from collections.abc import Sequence
 
 from dreamgym.errors import UsageError
+
+BACKLOG = 2048
+"""Connections that wait to be accepted, as uvicorn has them."""
 
 
 def check_address(host: str, token: str) -> None:
@@ -49,12 +53,24 @@ def bound(host: str, port: int) -> list[socket.socket]:
     except (OSError, UnicodeError) as error:
         for one in sockets:
             one.close()
-        reason = getattr(error, "strerror", None) or error
-        raise UsageError(
-            f"{address_of(host, port)} cannot be listened at ({reason}). Give another --port, or a --host that is an address of "
-            "this machine."
-        ) from error
+        raise _refused(host, port, error) from error
     return sockets
+
+
+def listen(sockets: Sequence[socket.socket], host: str, port: int) -> None:
+    """Let clients connect to what `bound` gave. UsageError where another program, bound to the same port, listens by now."""
+    try:
+        for one in sockets:
+            one.listen(BACKLOG)
+    except OSError as error:
+        raise _refused(host, port, error) from error
+
+
+def _refused(host: str, port: int, error: Exception) -> UsageError:
+    reason = getattr(error, "strerror", None) or error
+    return UsageError(
+        f"{address_of(host, port)} cannot be listened at ({reason}). Give another --port, or a --host that is an address of this machine."
+    )
 
 
 def address_of(host: str, port: int) -> str:

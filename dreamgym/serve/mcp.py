@@ -100,12 +100,15 @@ def make_server(sessions: DreamSessions, *, single: bool) -> Server[Any]:
 
 
 async def serve_stdio(sessions: DreamSessions) -> None:
-    """Serve one client over standard input and output, until its input ends or the task is cancelled."""
+    """Serve one client over standard input and output, until its input ends, nobody reads the output, or the task is cancelled."""
     from mcp.server.stdio import stdio_server
 
     server, lines = make_server(sessions, single=True), _lines_of(os.dup(0))
-    async with stdio_server(stdin=cast(Any, lines)) as (read, write):
-        await server.run(read, write, server.create_initialization_options())
+    try:
+        async with stdio_server(stdin=cast(Any, lines)) as (read, write):
+            await server.run(read, write, server.create_initialization_options())
+    except* BrokenPipeError:  # the client is gone
+        pass
 
 
 async def _lines_of(descriptor: int) -> AsyncIterator[str]:

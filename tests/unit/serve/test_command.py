@@ -13,7 +13,7 @@ from toy import command
 from dreamgym.errors import UsageError
 from dreamgym.recipes.serve import Dream
 from dreamgym.runs.rundir import RunDir
-from dreamgym.serve import address_of, bound
+from dreamgym.serve import address_of, bound, listen
 
 
 @pytest.mark.parametrize(
@@ -84,6 +84,19 @@ def test_a_port_that_is_free_is_bound_and_not_answered_before_the_server_listens
     assert port in {one.getsockname()[1] for one in sockets}
     for one in sockets:
         one.close()
+
+
+def test_of_two_programs_that_bind_a_port_before_either_listens_the_later_one_is_refused_by_name():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    first, second = bound("127.0.0.1", port), bound("127.0.0.1", port)
+    try:
+        listen(first, "127.0.0.1", port)
+        with pytest.raises(UsageError, match=f"127.0.0.1:{port} cannot be listened at .Address already in use.. Give another --port"):
+            listen(second, "127.0.0.1", port)
+    finally:
+        for one in (*first, *second):
+            one.close()
 
 
 def test_an_ipv6_address_is_in_brackets_in_an_address():

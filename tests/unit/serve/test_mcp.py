@@ -175,26 +175,32 @@ with DreamSessions(corridor_dream(), SUITE.rules, TASKS, horizon=SUITE.max_steps
 HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
 
 
-@pytest.mark.parametrize("ended_by", ["SIGINT", "SIGTERM", "end of input"])
-def test_a_server_over_standard_input_ends_when_it_is_interrupted_and_when_its_input_ends(ended_by: str):
+@pytest.mark.parametrize("ended_by", ["SIGINT", "SIGTERM", "end of input", "closed output"])
+def test_a_server_over_standard_input_ends_when_it_is_interrupted_and_when_a_pipe_of_its_client_closes(ended_by: str):
     server = subprocess.Popen(
         [sys.executable, "-c", STDIO],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},  # `dreams` is of the tests
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
     )
-    assert server.stdin is not None and server.stdout is not None
+    assert server.stdin is not None and server.stdout is not None and server.stderr is not None
     try:
         server.stdin.write("no JSON\n" + json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}) + "\n")
         server.stdin.flush()
         assert "This is a simulation" in server.stdout.readline()
-        if ended_by == "end of input":
-            server.stdin.close()
-        else:
+        interrupted = ended_by.startswith("SIG")
+        if interrupted:
             server.send_signal(getattr(signal, ended_by))
-        assert (server.wait(60) == 0) is (ended_by == "end of input")
+        elif ended_by == "end of input":
+            server.stdin.close()
+        else:  # the answer to a further request has no reader
+            server.stdout.close()
+            server.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 2, "method": "ping"}) + "\n")
+            server.stdin.flush()
+        assert (server.wait(60) == 0) is not interrupted
+        assert interrupted or "BrokenPipe" not in server.stderr.read()
     finally:
         server.kill()
         server.wait()
