@@ -272,7 +272,8 @@ class RLPhase:
     def _stop_reason(self, trajectories: Sequence[Trajectory], failure: str) -> str:
         """Why no iteration follows, or "". EnvironmentFailure where the real environment failed in every rollout of two iterations in a
         row: then nothing of this one is saved, so that the same command tries it again."""
-        if reason := self._probes_stop_reason or self.collector.budget_exhausted(self.progress.seconds):
+        further = self.progress.iteration < self.block.iterations  # the last one ends the phase, whatever is left of a budget
+        if reason := self._probes_stop_reason or (self.collector.budget_exhausted(self.progress.seconds) if further else ""):
             return reason
         if self.progress.failed_in_a_row < 2:  # one may have been an outage
             return ""

@@ -395,6 +395,18 @@ def test_a_loop_stops_before_it_exceeds_its_budget_of_real_steps(prepared: Prepa
     assert bound.progress.iteration == 3 and "no room for another iteration" in bound.progress.stop_reason
 
 
+def test_a_loop_that_made_all_its_iterations_did_not_stop_early_though_nothing_is_left_of_its_budget(
+    prepared: Prepared, unbroken: Unbroken
+):
+    run, context = prepared("spent")
+    free = unbroken("real")
+    block = context.config.dream.model_copy(update={"max_real_steps": free.used["train"] + free.collector.longest - 1})
+    spent = RLPhase(run, context, Loop("s2r", "warm_start", block, "real", context.config))
+    spent.run_loop()
+    assert spent.progress.iteration == block.iterations and spent.collector.budget_exhausted(0.0)
+    assert spent.result()["stop_reason"] == ""
+
+
 def test_a_mixed_loop_acts_in_both_worlds_at_once_and_pays_for_its_real_part(unbroken: Unbroken):
     session = unbroken("mixed")
     run = session.run
