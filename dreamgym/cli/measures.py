@@ -17,6 +17,10 @@ HELD_OUT = (
     "state_exact_valid", "state_exact_generated", "state_exact_knowable", "state_exact_invalid", "state_exact_invalid_logged", "element_f1",
     "false_success",     "false_failure", "false_failure_at_most", "masked_share", "accepted_false", "false_end", "unknown_elements",
 )  # fmt: skip
+UNMEASURED = dict.fromkeys(
+    ("experience", "held_out", "held_out_no_model", "reason", "recorded_replay", "uncertified", "next_actions", "near_misses")
+)
+"""Keys of `--json` beside those of the dreams: null where a run cannot measure them, or has not."""
 
 
 def fidelity(
@@ -65,7 +69,7 @@ def fidelity(
     with reading(folder.path / PHASES):
         found = dream_measures(folder, audit)
         if as_json:
-            return print(json.dumps(found | forced))
+            return print(json.dumps(UNMEASURED | found | forced))
         if audit is not None:
             _print(audit)
         if found["gap"]:
@@ -96,12 +100,12 @@ def _without_env(folder: Any, forced: dict[str, Any], as_json: bool, asked: int)
         from dreamgym.recipes.replayed_dreams import dream_measures
 
         alone = {
-            "recorded_replay": replay,
-            "uncertified": uncertified,
-            "next_actions": compared,
+            "recorded_replay": replay or None,
+            "uncertified": uncertified or None,
+            "next_actions": compared or None,
             "near_misses": "left out: they need an environment",
         }
-        return print(json.dumps(dream_measures(folder, None) | forced | alone))
+        return print(json.dumps(UNMEASURED | dream_measures(folder, None) | forced | alone))
     if forced["held_out"] is None:
         print(forced.get("reason") or "Predictions of held-out recorded episodes: not measured yet. `--held-out 400` measures them.")
     else:

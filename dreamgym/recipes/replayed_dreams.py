@@ -65,7 +65,7 @@ def audit_measures(
 def _replayed(found: dict[str, Any]) -> dict[str, Any]:
     return {
         **{name: found[name] for name in ("dream_success", "real_success", "state_exact", "state_exact_valid", "state_exact_invalid")},
-        **{name: found[name] for name in ("false_success", "false_failure", "accepted_false", "raw_false_success")},
+        **{name: found[name] for name in ("false_success", "false_failure", "accepted_false", "raw_false_success", "premature_failure")},
         **{name: found[name] for name in ("state_exact_generated", "unreadable", "masked", "gap", "decided_by")},
         "terminals": {"real_failures": found["false_success"]["n"], "real_successes": found["false_failure"]["n"]},
         "consistency_ratio": found["consistency"],

@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 import pytest
 import typer
-from documents import DOCS, FIDELITY, ROOT, bash_lines, exists, fidelity_keys, fidelity_rows, members, tree
+from documents import DOCS, FIDELITY, OTHERS, ROOT, bash_lines, exists, fidelity_keys, fidelity_rows, members, rows_under, tree
 from pydantic import BaseModel
 
 import dreamgym
@@ -133,6 +133,13 @@ def test_every_key_of_fidelity_as_json_has_a_row_in_the_glossary_page_and_every_
         "next_actions": {"held_out_by": "task", "by_policy": {"dream": dict.fromkeys(("held_out", "training"), compared.to_json())}},
     }
     assert fidelity_keys(found) == fidelity_rows()
+
+
+def test_every_other_key_of_a_run_with_a_row_in_the_glossary_page_stands_in_the_code():
+    code = "".join(path.read_text("utf-8") for path in (ROOT / "dreamgym").rglob("*.py"))
+    words = {word for name in rows_under(OTHERS) for word in name.split("-")}
+    assert words and not {word for word in words if not re.search(rf"\b{word}\b", code)}
+    assert not rows_under(OTHERS) & {name for group in METRICS.values() for name in group}
 
 
 def anchors(page: Path) -> set[str]:

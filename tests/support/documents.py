@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import io
+import json
 import re
 import tokenize
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from dreamgym.report.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -86,14 +89,25 @@ NAMES_BELOW = {
     "exact": 1,
     "rewards_exact": 1,
     "uncertified": 1,
+    "kinds": 1,
+    "verifiers": 1,
 }
 """Keys with names of actions, ends, policies and the like below them, and how many levels of these."""
 
 
+OTHERS = "Other keys of `summary.json` and `phases.json`"
+"""The heading under which each key has a row that is in no other table of the page."""
+
+
+def rows_under(heading: str) -> set[str]:
+    """The keys with a row of docs/metrics.md under a heading."""
+    lines = (DOCS / "metrics.md").read_text("utf-8").partition(f"## {heading}\n")[2].partition("\n## ")[0].splitlines()
+    return {name for line in lines if line.startswith("| `") for name in re.findall(r"`([\w-]+)`", line.split("|")[1])}
+
+
 def fidelity_rows() -> set[str]:
     """The keys with a row under `FIDELITY`."""
-    lines = (DOCS / "metrics.md").read_text("utf-8").partition(f"## {FIDELITY}\n")[2].splitlines()
-    return {name for line in lines if line.startswith("| `") for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+    return rows_under(FIDELITY)
 
 
 def fidelity_keys(found: dict[str, Any]) -> set[str]:
@@ -105,3 +119,11 @@ def fidelity_keys(found: dict[str, Any]) -> set[str]:
             inner = [below for one in inner if isinstance(one, dict) for below in one.values()]
         keys = keys.union(*(fidelity_keys(one) for one in inner if isinstance(one, dict)))
     return keys
+
+
+def unexplained_keys(run: Path) -> set[str]:
+    """Keys of what a run wrote that docs/metrics.md does not name: of its metrics, of its summary, and of its phases below their names."""
+    metrics = set().union(*map(set, map(json.loads, (run / "metrics.jsonl").read_text("utf-8").splitlines())))
+    summary, phases = (json.loads((run / name).read_text("utf-8")) for name in ("summary.json", "phases.json"))
+    written = metrics - {"phase", "iteration"} | fidelity_keys(summary | {"skipped": {}}) | fidelity_keys({"": phases}) - {"", *phases}
+    return written - rows_under(OTHERS) - fidelity_rows() - {name for group in METRICS.values() for name in group}

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import tool_desk
-from documents import fidelity_keys, fidelity_rows
+from documents import fidelity_keys, fidelity_rows, unexplained_keys
 from toy import LOOP, SHARED, command, object_in, shrink
 
+from dreamgym.cli.measures import UNMEASURED
 from dreamgym.config import build, dump
 from dreamgym.envs import corridor
 from dreamgym.errors import ConfigError
@@ -24,6 +25,7 @@ from dreamgym.recipes.phases import baselines, uncertified
 from dreamgym.recipes.phases.experience import train_experience
 from dreamgym.recipes.phases.logs import prepare_logs
 from dreamgym.recipes.phases.warm_start import warm_start
+from dreamgym.recipes.replayed_dreams import audit_measures
 from dreamgym.runs.episodes import write_trajectories
 from dreamgym.runs.rundir import RunDir
 from dreamgym.statistics import wilson
@@ -75,7 +77,8 @@ def test_a_run_from_logs_alone_finishes_and_says_what_it_left_out(
     assert code == 0 and "uncertified" in out and "near misses are left out" in out, err
     code, out, err = command(monkeypatch, capsys, "fidelity", run.path, "--held-out", "2", "--json")
     assert code == 0 and '"near_misses": "left out' in out, err
-    assert fidelity_keys(object_in(out)) <= fidelity_rows()
+    assert fidelity_keys(object_in(out)) <= fidelity_rows() and set(object_in(out)) == {*UNMEASURED, *audit_measures(None)}
+    assert not unexplained_keys(run.path), "docs/metrics.md names every key that a run writes"
     code, _, err = command(monkeypatch, capsys, "fidelity", run.path, "--held-out", "2", "--split", "tset")
     assert code == 2 and "Did you mean 'test'" in err
     typed = iter(["dance", ""])

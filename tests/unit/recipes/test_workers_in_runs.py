@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from documents import fidelity_keys, fidelity_rows
+from documents import fidelity_keys, fidelity_rows, unexplained_keys
 from fragile.processes import vanish
 from toy import LOOP, SHARED, SIZE, object_in, shrink, weights
 from toy import command as dreamgym
 
+from dreamgym.cli.measures import UNMEASURED
 from dreamgym.config import dump, read
 from dreamgym.envs.worker_pool import WorkerPool
 from dreamgym.errors import InvariantError
@@ -28,6 +29,7 @@ from dreamgym.recipes import train as recipe
 from dreamgym.recipes.config import TrainConfig
 from dreamgym.recipes.factory import make_suite, start_workers
 from dreamgym.recipes.phases.logs import prepare_logs
+from dreamgym.recipes.replayed_dreams import audit_measures
 from dreamgym.runs.files import read_jsonl
 from dreamgym.runs.rundir import RunDir
 
@@ -98,6 +100,10 @@ def test_a_run_in_worker_processes_is_the_run_in_one_process_and_plays_nothing_i
     measured = [dreamgym(monkeypatch, capsys, "fidelity", run.path, "--held-out", "4", "--json") for run in (alone, many)]
     assert object_in(measured[0][1])["held_out"] == object_in(measured[1][1])["held_out"]
     assert fidelity_keys(object_in(measured[0][1])) <= fidelity_rows()
+    unmeasured = object_in(dreamgym(monkeypatch, capsys, "fidelity", many.path, "--json")[1])
+    assert set(unmeasured) == set(object_in(measured[0][1])) == {*UNMEASURED, *audit_measures(None)}, "the same keys for every run"
+    assert not unexplained_keys(many.path)
+    assert unmeasured["with_guard"]["premature_failure"]["n"] >= 0 and unmeasured["next_actions"] is None
 
     larger = [object_in(dreamgym(monkeypatch, capsys, "fidelity", run.path, "--replays", "8", "--json")[1]) for run in (alone, many)]
     assert larger[0]["with_guard"] == larger[1]["with_guard"] and larger[0]["no_model"]
