@@ -137,7 +137,7 @@ def test_every_key_of_fidelity_as_json_has_a_row_in_the_glossary_page_and_every_
 
 def test_every_other_key_of_a_run_with_a_row_in_the_glossary_page_stands_in_the_code():
     code = "".join(path.read_text("utf-8") for path in (ROOT / "dreamgym").rglob("*.py"))
-    words = {word for name in rows_under(OTHERS) for word in name.split("-")}
+    words = {word for name in rows_under(OTHERS) for word in re.split(r"-|_(?=usage)", name)}  # written as f"{model}_usage"
     assert words and not {word for word in words if not re.search(rf"\b{word}\b", code)}
     assert not rows_under(OTHERS) & {name for group in METRICS.values() for name in group}
 
