@@ -19,7 +19,7 @@ EPOCHS = (3, 12)  # of the warm start, at least and at most
 CALL = 24  # tokens that the tool format of a chat template puts around a call, at most
 LARGE = 1_000_000_000  # parameters of a backbone from which it is loaded in bfloat16 and steps of RL are a tenth as large
 VERIFIED = (
-    'verifier = {name = "learned", grants = true}  # which ends are successes, as the logs show it; for another policy it is not certified'
+    'verifier = {name = "learned"}  # which claims of success to believe, as the logs show it; for another policy it is not certified'
 )
 NEAR = 'algorithm = {name = "grpo", kl_coef = 0.1}  # near the policy of the logs, for which the verifier is calibrated'
 FIT = 6_400_000  # tokens that the experience model is shown, in more epochs where there are few episodes
