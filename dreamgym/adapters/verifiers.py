@@ -19,15 +19,19 @@ records as an error of the episode and which trainers leave out. What was decide
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import httpx2
 import verifiers.v1 as vf
 from mcp.client.client import Client
+from mcp.client.streamable_http import streamable_http_client
 
 from dreamgym.adapters.versions import check_version
 from dreamgym.errors import DreamGymError, UsageError
 from dreamgym.policy.templates.chat import action_in
+from dreamgym.policy.templates.tools import signature
 from dreamgym.tool_calls import calls_of
 
 KNOWN = ("0.4", "0.5")
@@ -36,6 +40,10 @@ ACT = "act"
 """The tool of a served dream whose actions are no tool calls."""
 OURS = ("dream_start", "dream_outcome")
 """The tools of a served dream that are no actions."""
+EPISODE = "dream_episode"
+"""The argument in which every tool of a served dream takes the name of the episode. The adapter gives it."""
+PATIENCE = httpx2.Timeout(30.0, read=300.0)
+"""For one answer of a dream that asks for a secret; as the MCP client waits without one."""
 
 
 class BrokenEpisode(DreamGymError):
@@ -48,19 +56,22 @@ class DreamData(vf.TaskData):
     url: str
     asked: str
     seed: int
+    token_env: str = ""
 
 
 class DreamConfig(vf.TasksetConfig):
     """A served dream and the tasks that are opened in it."""
 
-    url: str
+    url: str = ""  # has a default, because verifiers makes a taskset's settings by its id alone before it reads the others
     """Of `dreamgym serve RUN --port N`: http://HOST:N/mcp."""
+    token_env: str = ""
+    """The name of the environment variable that holds the secret of `dreamgym serve --token-env`; empty where the dream asks for none."""
     tasks: list[str] = []
     """Ids or instructions; empty: those that the seeds draw from the training tasks of the run."""
     episodes: int = 1000
     """How many tasks the taskset has; their seeds are 0, 1, ..."""
-    instructions: str = "Reply with one line such as Action: search[red mug]."
-    """The system prompt: how actions are written."""
+    instructions: str = ""
+    """The system prompt: how actions are written. Empty: none, and the first message says it, with the tools of the dream."""
 
 
 class DreamTask(vf.Task[DreamData, vf.State, vf.TaskConfig]):
@@ -68,9 +79,9 @@ class DreamTask(vf.Task[DreamData, vf.State, vf.TaskConfig]):
 
 
 class DreamEnvConfig(vf.EnvConfig):
-    """Who acts."""
+    """Who acts: a model that chats, in a process of this machine. verifiers' own default is an agent with a shell in a hosted sandbox."""
 
-    player: vf.AgentConfig = vf.AgentConfig()
+    player: vf.AgentConfig = vf.AgentConfig(harness={"id": "null"}, runtime={"type": "subprocess"})
 
 
 class DreamEnv(vf.Env[DreamEnvConfig]):
@@ -78,30 +89,44 @@ class DreamEnv(vf.Env[DreamEnvConfig]):
 
     async def run(self, task: Any, agents: Any) -> None:
         """Play to the end of the episode, or until the model stops. BrokenEpisode for one that has no reward."""
-        await played(task, agents, task.data.url)
+        data = task.data
+        if not data.token_env:
+            await played(task, agents, data.url)
+            return
+        async with httpx2.AsyncClient(headers=_authorization(data.token_env), timeout=PATIENCE, follow_redirects=True) as http:
+            await played(task, agents, streamable_http_client(data.url, http_client=http))
 
 
 class DreamTaskset(vf.Taskset[DreamTask, DreamConfig]):
     """The tasks, in order and again with other seeds until there are `episodes`."""
 
     def load(self) -> Iterator[DreamTask]:
+        """UsageError without the address of a dream, or its secret."""
         check_version("verifiers", *KNOWN)
         config = self.config
+        if not config.url:
+            raise UsageError("No dream is named. Set env.taskset.url to that of `dreamgym serve RUN --port N`: http://HOST:N/mcp.")
+        if config.token_env:
+            _authorization(config.token_env)
         for i in range(config.episodes):
             asked = config.tasks[i % len(config.tasks)] if config.tasks else ""
-            data = DreamData(name=f"dream#{i}", prompt=None, system_prompt=config.instructions, url=config.url, asked=asked, seed=i)
+            prompts = {"prompt": None, "system_prompt": config.instructions or None}
+            data = DreamData(name=f"dream#{i}", **prompts, url=config.url, asked=asked, seed=i, token_env=config.token_env)
             yield DreamTask(data, config.task)
 
 
 async def played(task: Any, agents: Any, server: Any) -> None:
-    """Have the player act in the dream behind `server` (an address), and record its reward."""
+    """Have the player act in the dream behind `server` (an address or a transport), and record its reward."""
     async with Client(server) as client:
-        tools = {tool.name for tool in (await client.list_tools()).tools}
+        listed = (await client.list_tools()).tools
+        tools = {tool.name for tool in listed}
         begun = await client.call_tool("dream_start", {"task": task.data.asked, "seed": task.data.seed})
-        episode = _metadata(begun).get("dream_episode")
+        episode = _metadata(begun).get(EPISODE)
         if begun.is_error or not episode:
             raise UsageError(f"The served dream began no episode: {_text(begun)}")
         steps, shown = list[dict[str, Any]](), _text(begun).partition("\n")[2]
+        if not task.data.system_prompt:
+            shown = f"{how_to_act(listed)}\n\n{shown}"
         async with agents.player.interaction(task) as interaction:
             segment = await interaction.turn(shown)
             while not segment.terminated:
@@ -110,7 +135,7 @@ async def played(task: Any, agents: Any, server: Any) -> None:
                 except UsageError as error:  # no step of the dream, as for an agent whose call cannot be read
                     segment = await interaction.turn(f"Error: {error}")
                     continue
-                result = await client.call_tool(name, {**arguments, "dream_episode": episode})
+                result = await client.call_tool(name, {**arguments, EPISODE: episode})
                 if step := _metadata(result):  # else the call was refused, and the episode is as it was
                     steps.append(step)
                 if steps and any(steps[-1][key] for key in ("terminated", "truncated", "error")):
@@ -121,6 +146,28 @@ async def played(task: Any, agents: Any, server: Any) -> None:
     if steps and steps[-1]["error"] is not None:
         raise BrokenEpisode(f"{'masked' if steps[-1]['masked'] else 'failed'}: {steps[-1]['error']}")
     trace.record_reward("dream", sum(step["reward"] for step in steps))
+
+
+def how_to_act(tools: Iterable[Any]) -> str:
+    """What the first message says of actions, from the server's list of tools."""
+    shown = [tool for tool in tools if tool.name not in OURS]
+    if [tool.name for tool in shown] == [ACT]:
+        return f"{shown[0].description}\nEnd each reply with one line that holds one action, such as Action: search[red mug]."
+    lines = []
+    for tool in shown:
+        properties = {name: value for name, value in tool.input_schema.get("properties", {}).items() if name != EPISODE}
+        lines.append(
+            signature({"name": tool.name, "description": tool.description, "parameters": {**tool.input_schema, "properties": properties}})
+        )
+    return "\n".join(['End each reply with one line that holds one call of these tools, such as Action: get_user(id="u1").', *lines])
+
+
+def _authorization(token_env: str) -> dict[str, str]:
+    """The header of a dream that asks for a secret. UsageError where the environment variable is empty."""
+    secret = os.environ.get(token_env, "")
+    if not secret:
+        raise UsageError(f"The environment variable '{token_env}' is empty. Set it to the secret of `dreamgym serve --token-env`.")
+    return {"Authorization": f"Bearer {secret}"}
 
 
 def _call(action: str, tools: set[str]) -> tuple[str, Mapping[str, Any]]:

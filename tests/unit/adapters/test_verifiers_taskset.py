@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,12 +13,16 @@ from typing import Any
 import pytest
 
 pytest.importorskip("verifiers")
+import uvicorn
 from documents import python_of
 from dreams import CANCEL_RULES, CANCEL_TASK, SUITE, TALK, TASKS, corridor_dream, talking_dream
 from verifiers.v1.utils.loaders import load_taskset
 
-from dreamgym.adapters.verifiers import BrokenEpisode, DreamConfig, DreamTaskset, played
+from dreamgym.adapters.verifiers import BrokenEpisode, DreamConfig, DreamEnv, DreamEnvConfig, DreamTaskset, played
+from dreamgym.errors import UsageError
 from dreamgym.experience.env import DreamBatch
+from dreamgym.recipes.serve import TokenRequired
+from dreamgym.serve import bound
 from dreamgym.serve.mcp import make_server
 from dreamgym.serve.sessions import DreamSessions
 from dreamgym.types import StepInfo, Verdict
@@ -47,12 +52,12 @@ def talking() -> DreamSessions:
     return DreamSessions(talking_dream(), CANCEL_RULES, [CANCEL_TASK], horizon=6)
 
 
-def play(replies: Sequence[str], served: Callable[[], DreamSessions] = corridor) -> Player:
+def play(replies: Sequence[str], served: Callable[[], DreamSessions] = corridor, *, instructions: str | None = "Act.") -> Player:
     player = Player(replies)
 
     async def run() -> None:
         with served() as dream:
-            task = SimpleNamespace(data=SimpleNamespace(asked=dream.tasks[0].id, seed=1))
+            task = SimpleNamespace(data=SimpleNamespace(asked=dream.tasks[0].id, seed=1, system_prompt=instructions))
             await played(task, SimpleNamespace(player=player), make_server(dream, single=False))
 
     asyncio.run(run())
@@ -77,6 +82,13 @@ def test_a_model_that_stops_has_what_it_earned():
 def test_a_message_to_the_user_is_an_action():
     player = play([f"Action: {call}" for call in TALK], talking)
     assert "(the user says) yes" in player.shown[1] and player.trace.rewards == {"dream": 1.0}
+
+
+@pytest.mark.parametrize(("served", "says"), [(corridor, "Walk to the room"), (talking, "\nrespond(content: string)  (simulated) ")])
+def test_without_instructions_the_first_message_says_how_actions_are_written(served: Callable[[], DreamSessions], says: str):
+    shown = play([], served, instructions=None).shown[0]
+    assert "one line that holds one" in shown and says in shown and "dream_" not in shown
+    assert shown.endswith(play([], served).shown[0])
 
 
 def test_a_call_that_the_server_refuses_is_no_step_and_the_model_reads_why():
@@ -107,3 +119,37 @@ def test_the_taskset_is_found_by_the_module_of_the_tutorial_and_seeds_its_tasks(
     tasks = list(DreamTaskset(config))
     assert [(task.data.asked, task.data.seed) for task in tasks] == [("a", 0), ("b", 1), ("a", 2)]
     assert isinstance(load_taskset(config), DreamTaskset)
+
+
+def test_the_player_chats_on_this_machine_and_the_settings_can_be_made_by_the_id_alone():
+    player = DreamEnvConfig(taskset=DreamConfig()).player
+    assert player.harness is not None and player.harness.id == "null" and player.runtime.type == "subprocess"
+    other = DreamEnvConfig.model_validate({"player": {"harness": {"id": "bash"}, "max_turns": 3}}).player
+    assert other.harness is not None and other.harness.id == "bash" and other.max_turns == 3
+    with pytest.raises(UsageError, match="Set env.taskset.url"):
+        next(iter(DreamTaskset(DreamConfig())))
+
+
+def test_a_dream_with_a_secret_is_played_by_who_knows_it(monkeypatch: pytest.MonkeyPatch):
+    (listener,) = bound("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+    expert = SUITE.demonstrate(TASKS[0], "expert", seed=0)
+    player = Player([f"Action: {step.action}" for step in expert.transitions])
+    config = DreamConfig(url=url, tasks=[TASKS[0].id], episodes=1, token_env="SECRET_OF_A_DREAM")
+    with pytest.raises(UsageError, match="'SECRET_OF_A_DREAM' is empty"):
+        list(DreamTaskset(config))
+    monkeypatch.setenv("SECRET_OF_A_DREAM", "open sesame")
+    (task,) = DreamTaskset(config)
+    with corridor() as dream:
+        app = TokenRequired(make_server(dream, single=False).streamable_http_app(host="127.0.0.1"), "open sesame")
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        thread.start()
+        run: Any = DreamEnv.run
+        asyncio.run(run(None, task, SimpleNamespace(player=player)))
+        with pytest.raises(BaseException, match="401|unhandled errors in a TaskGroup|Connection closed"):
+            asyncio.run(played(task, SimpleNamespace(player=Player([])), url))
+        server.should_exit = True
+        thread.join()
+    assert player.trace.rewards == {"dream": expert.total_reward}
+    assert "open sesame" not in task.data.model_dump_json()
