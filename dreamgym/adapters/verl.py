@@ -41,7 +41,7 @@ from dreamgym.policy.loading import instruct_template
 from dreamgym.serve.sessions import DreamSessions
 from dreamgym.types import Completion, Trajectory, Transition, Turn
 
-KNOWN = ("0.9", "0.11")  # the first version of verl that this was written for, and the first that it was not
+KNOWN = ("0.9", "0.10")  # the first version of verl that this was written for, and the first that it was not
 TOO_LONG = "the first state does not fit into verl's prompt_length or response_length"
 
 
