@@ -82,15 +82,18 @@ def why_unused(right: int, predicted: int) -> str:
 
 def account(agreements: Sequence[Mapping[str, Any]]) -> list[str]:
     """Which precedents are recalled and which are not, with the reason, of agreements as plain values."""
-    if not any(one["predicted"] for one in agreements):
-        return ["not recalled: no recorded step has a precedent in another episode, so that nothing says whether precedents are right"]
-    counted = [one for one in agreements if one["predicted"] or one["situation"] == "task"]
 
     def name(one: Mapping[str, Any]) -> str:
         return f"{SITUATIONS[one['situation']]} (steps that {CLASSES[one['outcome_class']]})"
 
-    lines = [f"recalled: precedents with {name(one)}" for one in counted if one["used"]]
-    return lines + [f"not recalled: {name(one)}; {why_unused(one['right'], one['predicted'])}" for one in counted if not one["used"]]
+    lines = [f"recalled: precedents with {name(one)}" for one in agreements if one["used"]]
+    if not any(one["predicted"] for one in agreements):
+        return [
+            *lines,
+            "not recalled: no recorded step has a precedent in another episode, so that nothing says whether precedents are right",
+        ]
+    unused = [one for one in agreements if not one["used"] and (one["predicted"] or one["situation"] == "task")]
+    return lines + [f"not recalled: {name(one)}; {why_unused(one['right'], one['predicted'])}" for one in unused]
 
 
 class ExactRecall(RealRows):

@@ -142,4 +142,6 @@ def test_what_is_not_recalled_is_told_with_the_number_of_predictions_that_it_tak
     assert "6 of 49 predictions are wrong" in wrong
     assert "it takes 510, with 4 of them wrong" in some
     assert "0 predictions are too few" in none
-    assert "no recorded step has a precedent" in account([agreement(0, 0)])[0]
+    recording = agreement(0, 0, used=True) | {"situation": "recording"}
+    recalled, nothing = account([agreement(0, 0), recording])
+    assert "earlier actions that act, in the same order" in recalled and "no recorded step has a precedent" in nothing
