@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -139,10 +139,6 @@ LOOSER = (0.1, 0.2)
 KEPT = 0.5
 """The share of true claims that a threshold has to accept, or a looser rate is tried. The first bound that few refuted probes allow is
 their highest score, and a policy that is paid for hardly any of its successes stops learning."""
-STRICT = 0.8
-"""The share of true claims that a threshold keeps which does not rest on claims of the policy in training, where its bound would keep more.
-Failures of a policy in training are nearer to successes than most logged ones: where 5 % of these were accepted, it were 21 to 29 % of the
-real failures of policies in telecom, and at this share 0 to 3 % of them, with 87 to 96 % of their successes (docs/lab/log.md)."""
 
 
 def calibrate(
@@ -158,8 +154,7 @@ def calibrate(
     """The thresholds from scores of negatives and positives that the fit has not seen; `weights` and `tasks` are of the negatives: equal,
     and a task for each, by default. `confirmed` are scores and weights of the true claims that were drawn together with the negatives.
 
-    The rate is the first, from `alpha` on, whose bound accepts `KEPT` of the positives; where none does, the loosest. Where the negatives
-    are not of the policy in training, no more than `STRICT` of the positives are accepted. With `confirmed` a
+    The rate is the first, from `alpha` on, whose bound accepts `KEPT` of the positives; where none does, the loosest. With `confirmed` a
     looser rate is taken only while at least half of what it accepts is true: where nearly all claims are false, a fifth of them is more
     than all the true ones. Where there are too few negatives for any bound, nothing is accepted that scores no higher than every one, and
     `bounded` is False. Without a single negative nothing is accepted.
@@ -179,13 +174,10 @@ def calibrate(
         calibration = Calibration(above, min(zero_below, above), of, len(scores), alpha, config.delta, bounded=True)
         if not len(accepted) or (accepted > above).mean() >= KEPT:
             break
-    if calibration is None:
-        above = float(scores.max()) if len(scores) else math.inf
-        calibration = Calibration(above, min(zero_below, above), of, len(scores), LOOSER[-1], config.delta, bounded=False)
-    strict = float(np.quantile(accepted, 1 - STRICT)) if len(accepted) and of not in CERTIFIED else -math.inf
-    return (
-        replace(calibration, accept_above=strict, zero_below=min(zero_below, strict)) if strict > calibration.accept_above else calibration
-    )
+    if calibration is not None:
+        return calibration
+    above = float(scores.max()) if len(scores) else math.inf
+    return Calibration(above, min(zero_below, above), of, len(scores), LOOSER[-1], config.delta, bounded=False)
 
 
 def _weight_above(score: float, scores: Scores, weights: Scores) -> float:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from dreamgym.errors import UsageError
 from dreamgym.experience.learned_verifier.calibration import (
-    STRICT,
     Calibration,
     CalibrationConfig,
     Negatives,
@@ -156,17 +155,3 @@ def test_a_claim_is_out_of_support_where_its_p_value_is_at_most_the_level(refere
     p_value = (1 + sum(one >= novel for one in reference)) / (len(reference) + 1)
     most = conformal_limit(reference, 0.05)
     assert (most is not None and novel > most) == (p_value <= 0.05)
-
-
-def test_a_threshold_from_logs_accepts_no_more_of_the_successes_than_asked_and_one_from_the_policys_own_claims_all_that_its_bound_allows():
-    failures, successes = np.linspace(-4.0, 0.0, 200), np.linspace(1.0, 3.0, 101)
-    logs, own = (calibrate(failures, successes, CalibrationConfig(), of=of) for of in ("episodes", "probes"))
-    assert (successes > own.accept_above).mean() == 1.0 and own.accept_above < 0.0
-    assert (successes > logs.accept_above).mean() == pytest.approx(STRICT, abs=0.02)
-    assert logs.zero_below == pytest.approx(1.1) and "calibrated on logs" in logs.status
-
-
-def test_a_threshold_from_logs_that_keeps_less_than_that_stays_as_its_bound_says():
-    failures, successes = np.linspace(-1.0, 1.0, 200), np.linspace(0.0, 2.0, 101)
-    logs, own = (calibrate(failures, successes, CalibrationConfig(), of=of) for of in ("policies", "probes"))
-    assert logs.accept_above == own.accept_above
