@@ -11,7 +11,8 @@ An answer is what the rules write of a step (`TextRules.encode_delta`). A query 
 
 * the episode itself, where it has taken the action before, and since then none that acts, or none on which the answer depends;
 * other episodes of the task that took the same of those earlier actions on which the answer depends, where they agree;
-* recordings of the task that took the same acting actions in the same order (`experience.recorded_answers`).
+* recordings of the task that took the same acting actions in the same order, where states do not show everything
+  (`experience.recorded_answers`).
 
 As in `experience.recall`, each real row is predicted from other trajectories, or from its own earlier rows, and either way is used only
 where that is right often enough: agents ask again when they have changed something. Two things need no proof, and hold unless the logs
@@ -143,7 +144,8 @@ class TaskRecall(RealRows):
             if len(outcomes) == 1 and outcome_class(*next(iter(outcomes))) in self._reliable:
                 return self._answer(query, next(iter(outcomes)), self._rows[key])
         varies = kind_of(query.action) in self._varying
-        recorded = None if varies else self._recorded.find((query.task.env, query.task.id, query.action, earlier))
+        start = (query.history[0].state if query.history else query.state).text
+        recorded = None if varies else self._recorded.find((query.task.env, query.task.id, start, query.action, earlier))
         return self._answer(query, *recorded) if recorded else None
 
     def _own_step(self, query: Query, acting: Sequence[bool], invalidated_by: frozenset[str] | None) -> int | None:
@@ -210,6 +212,7 @@ class TaskRecall(RealRows):
         added: dict[tuple[str, str], _Task] = {}
         for rows in episodes:
             earlier: tuple[Action, ...] = ()
+            start = ""
             for expected, memory in enumerate(memory for memory in rows if memory.task):
                 if memory.step != expected:
                     break  # a step is missing, and with it what it may have changed
@@ -217,7 +220,9 @@ class TaskRecall(RealRows):
                 added[name] = self._tasks[name]
                 real = RealStep.read(memory, self.rules)
                 added[name].rows.append(row := _Row(real, earlier))
-                self._recorded.add(memory, earlier, row.outcome, acts=real.acts)
+                start = start if expected else memory.state
+                if self.rules.encodes_deltas:
+                    self._recorded.add(memory, start, earlier, row.outcome, acts=real.acts)
                 if real.acts:
                     earlier = (*earlier, memory.action)
         return list(added.values())

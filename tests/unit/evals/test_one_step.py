@@ -289,7 +289,7 @@ def test_the_command_prints_what_was_measured_on_held_out_transitions_and_measur
     side = dict.fromkeys(("dream_success", "real_success", "state_exact", "state_exact_valid", "state_exact_invalid"), rate)
     side |= dict.fromkeys(("false_success", "false_failure", "raw_false_success", "consistency"), rate)
     bound = {"reward_error": rate, "transition_error": rate, "success_gap": 0.1, "gamma": 0.99, "theorem": 9.0, "vacuous": ["theorem"]}
-    side |= dict.fromkeys(("masked_share", "false_failure_at_most", "accepted_false", "state_exact_generated"), rate)
+    side |= dict.fromkeys(("masked_share", "false_failure_at_most", "accepted_false", "premature_failure", "state_exact_generated"), rate)
     by = dict.fromkeys(("rule", "recalled", "composed", "generated"), 0.25)
     side |= {"decided_by": {"states": by, "rewards": by}}
     audit = side | {"unreadable": 0, "masked": 0, "gap": 0.0, "first_divergence": None, "bound": bound}

@@ -111,6 +111,8 @@ def test_a_question_asked_again_has_its_answer_until_something_changes_it():
 class ReadingRules(RoomRules):
     """The same rules, which know what only reads."""
 
+    encodes_deltas = True
+
     def reads_only(self, action: Action) -> bool:
         return action in ("look at the lamp", "look at the door", "knock")
 
@@ -179,8 +181,12 @@ def test_what_varies_is_not_recalled_and_what_does_not_is():
 
 
 def test_logs_that_never_repeat_a_task_tell_what_followed_the_same_actions_and_no_reward():
+    class Rules(RoomRules):
+        encodes_deltas = True
+
     logs = episodes(300, 1)
-    recall = TaskRecall(open_replay(None, logs), RoomRules())
+    assert answers(TaskRecall(open_replay(None, logs), RoomRules()), logs)[1] == 0, "a state that shows everything says where an episode is"
+    recall = TaskRecall(open_replay(None, logs), Rules())
     steps, answered, right = answers(recall, logs)
     assert recall.dependencies() == [] and right == answered == steps - len(logs), "all but the ends"
     steps, answered, right = answers(recall, episodes(300, 1, seed=3))
