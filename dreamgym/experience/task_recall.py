@@ -143,7 +143,7 @@ class TaskRecall(RealRows):
             outcomes = self._outcomes.get(key, {})
             if len(outcomes) == 1 and outcome_class(*next(iter(outcomes))) in self._reliable:
                 return self._answer(query, next(iter(outcomes)), self._rows[key])
-        varies = kind_of(query.action) in self._varying
+        varies = kind_of(query.action) in self._varying or query.action in self._unreliable
         start = (query.history[0].state if query.history else query.state).text
         recorded = None if varies else self._recorded.find((query.task.env, query.task.id, start, query.action, earlier))
         return self._answer(query, *recorded) if recorded else None
