@@ -316,7 +316,8 @@ def _knock(config: RayConfig) -> None:
     host, _, port = config.address.rpartition(":")
     if host:
         try:
-            socket.create_connection((host, int(port)), timeout=10).close()  # ray itself waits for a minute, and then ends the process
+            # ray itself waits for a minute, and then ends the process
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
         except (OSError, ValueError) as error:
             raise UsageError(
                 f"No Ray cluster at '{config.address}' ({error}). Start one with `ray start --head`, or correct exec.address."

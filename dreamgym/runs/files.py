@@ -67,6 +67,25 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
             os.close(folder)
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Remove what processes that were killed while they wrote have left in a folder and below. Files of processes that live stay."""
+    for file in folder.rglob(".*.tmp"):
+        process = file.name.split(".")[-2]
+        if process.isdecimal() and not _lives(int(process)):
+            with suppress(OSError):
+                file.unlink()
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # of another user; no number of a process
+        return True
+    return True
+
+
 def _linked(path: Path) -> Path:
     """Where the symbolic links of a path lead. OSError where that is in a circle."""
     if not path.is_symlink():

@@ -29,7 +29,7 @@ from typing import Any
 from dreamgym.config import parse, parse_text
 from dreamgym.errors import InvariantError, RunDirError, UsageError, explain_errors
 from dreamgym.runs.episodes import episode_from_json, lines_of
-from dreamgym.runs.files import append_jsonl, dumps, plain, read_json, read_jsonl, write_atomic
+from dreamgym.runs.files import append_jsonl, dumps, plain, read_json, read_jsonl, remove_unfinished, write_atomic
 from dreamgym.types import Trajectory
 
 FORMAT = 3
@@ -68,6 +68,7 @@ class RunDir:
         run = cls(path, lock)
         try:
             run._take_lock()
+            remove_unfinished(path)
             run._begin(config_toml, version, read_by)
         except BaseException:
             run.close()

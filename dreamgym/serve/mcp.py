@@ -36,7 +36,8 @@ def tools_of(rules: TextRules) -> list[types.Tool]:
     if clash := {name for name, *_ in recorded} & {START, OUTCOME}:
         raise UsageError(f"A recorded tool is called '{min(clash)}', which is the name of a tool of this server. Rename it in the logs.")
     if not recorded:
-        recorded = [(ACT, f"Take one action, as text. {rules.about}".strip(), _object({"action": {"type": "string"}}, ["action"]))]
+        about = " ".join(filter(None, ("Take one action, as text.", rules.about, rules.action_format)))
+        recorded = [(ACT, about, _object({"action": {"type": "string"}}, ["action"]))]
     start = _object({"task": {"type": "string"}, "seed": {"type": "integer", "minimum": 0}}, [])
     ours = [
         (START, "Begin a simulated episode, of this task or of one that the seed draws; the same task and seed give the same one.", start),

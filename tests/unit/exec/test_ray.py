@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import socket
 import sys
 import threading
@@ -118,8 +119,8 @@ def test_a_cluster_that_is_not_there_is_named():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    for wrong in (address, "nonsense:port"):
-        with pytest.raises(UsageError, match=f"No Ray cluster at '{wrong}'.*ray start --head"):
+    for wrong in (address, address.replace("127.0.0.1", "[::1]"), "nonsense:port"):
+        with pytest.raises(UsageError, match=rf"No Ray cluster at '{re.escape(wrong)}' \((?!.*Name).*ray start --head"):
             make(address=wrong)
         assert not ray.is_initialized()
 

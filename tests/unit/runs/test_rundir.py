@@ -150,6 +150,19 @@ def test_two_processes_do_not_use_one_run_and_a_closed_one_is_free_again(tmp_pat
     assert elsewhere() == "free\n"
 
 
+def test_what_a_killed_process_had_begun_to_write_is_removed_when_the_run_is_opened_and_what_a_living_one_writes_is_not(tmp_path: Path):
+    with RunDir.open(tmp_path, CONFIG):
+        pass
+    done = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True, check=True)
+    (tmp_path / "checkpoints").mkdir()
+    left, living = tmp_path / "checkpoints" / f".a.json.{int(done.stdout)}.tmp", tmp_path / f".phases.json.{os.getppid()}.tmp"
+    other = tmp_path / ".notes.tmp"
+    for file in (left, living, other):
+        file.write_text("half")
+    with RunDir.open(tmp_path, CONFIG):
+        assert not left.exists() and living.exists() and other.exists()
+
+
 def test_a_viewed_run_cannot_be_written(run: RunDir):
     with pytest.raises(RunDirError, match="opened for reading"):
         RunDir.view(run.path).mark("sft")

@@ -45,6 +45,7 @@ def test_an_episode_over_mcp_is_marked_as_simulated_and_tells_its_outcome():
     tools, begun, steps, outcome = talk(script)
     assert [tool.name for tool in tools] == ["act", "dream_start", "dream_outcome"]
     assert all(tool.description.startswith("(simulated)") for tool in tools)
+    assert "one line that holds one action of those in square brackets" in tools[0].description
     assert TASKS[0].instruction in begun.content[0].text and "room" in steps[1].content[0].text
     assert steps[0].meta["dreamgym"]["decided_by"] == "rule" and outcome == steps[1].meta["dreamgym"] | {"steps": 2}
     assert outcome["simulation"] and outcome["reward"] == 0.0 and not outcome["masked"]
