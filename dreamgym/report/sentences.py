@@ -331,11 +331,20 @@ def waits(run: Run) -> list[Waits]:
     return [
         Waits(
             f"{one['action']} {_answer(one)} while one of {len(one['conditions'])} conditions holds. Those mined from other tasks predict "
-            f"{_interval(wilson(one['right'], one['predicted']))} of {one['predicted']:,} logged steps.",
+            f"{_interval(wilson(one['right'], one['predicted']))} of {one['predicted']:,} logged steps.{_other(one)}",
             one["conditions"][:MOST_CONDITIONS],
         )
         for one in first
     ] + [Waits(f"Conditions are established for {more} more answer{'s' * (more > 1)}.", ())] * bool(more)
+
+
+def _other(one: Mapping[str, Any]) -> str:
+    """What is answered once none of the conditions holds any more; "" where that is left to the model."""
+    other = one.get("other")
+    if not other:
+        return ""
+    right = _interval(wilson(other["right"], other["predicted"]))
+    return f" Once none of them holds any more, it {_answer({**one, 'ends': False, **other})}: {right} of {other['predicted']:,}."
 
 
 def _answer(one: Mapping[str, Any]) -> str:

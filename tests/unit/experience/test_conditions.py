@@ -126,6 +126,30 @@ def test_what_is_mined_is_which_line_waits_for_which_action():
     assert listed[0]["rows"] >= listed[-1]["rows"] and {"shown_by", "line", "until", "rows"} == listed[0].keys()
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_once_all_that_an_answer_waited_for_is_done_the_other_of_two_answers_is_inferred(seed: int):
+    found = conditions(episodes(240, 2, seed=seed))
+    told, running = 0, 0
+    for episode in episodes(100, 1, seed=1000 + seed):
+        query, real = asked(episode, START)
+        waited = any("is broken" in step.next_state.text for step in query.history)
+        answer = found.infer(query)
+        running += waited and real == "it runs"
+        told += answer is not None and answer.next_state == "it runs"
+        assert waited or answer is None or answer.next_state != "it runs", "nothing is known that it would have waited for"
+    assert told >= 0.9 * running > 5
+    other = next(one.other for one in found.mined_answers() if one.answer[0] == "it does not start")
+    assert other and other.answer == ("it runs", 0.0, False) and other.right == other.predicted > mined.MIN_SAMPLES
+
+
+def test_the_other_answer_is_not_inferred_where_what_it_waits_for_is_mostly_unknown(monkeypatch: pytest.MonkeyPatch):
+    logs = episodes(240, 2)
+    (before,) = [one for one in conditions(logs).mined_answers() if one.answer[0] == "it does not start"]
+    monkeypatch.setattr(mined, "MORE_OFTEN_THAN_NOT", 1.0)  # more than any number of rows shows
+    (after,) = [one for one in conditions(logs).mined_answers() if one.answer[0] == "it does not start"]
+    assert before.other and after == replace(before, other=None)
+
+
 def test_an_end_without_a_reward_is_inferred_and_a_reward_never_is():
     found = conditions(episodes(240, 2))
     told = 0
@@ -146,7 +170,8 @@ def test_what_another_episode_of_the_task_saw_counts_until_it_is_changed():
     assert found.infer(replace(unseen, task=replace(query.task, id="nobody has seen it"))) is None
     steps = {step.action: step for t in logs for step in t.transitions}
     repaired = tuple(steps[action] for action in REPAIRS)
-    assert found.infer(replace(unseen, history=repaired)) is None
+    after = found.infer(replace(unseen, history=repaired))
+    assert after is not None and after.next_state == "it runs"
 
 
 def test_a_refused_repair_repairs_nothing():

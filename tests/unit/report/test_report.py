@@ -635,10 +635,13 @@ def test_what_answers_wait_for_is_listed_the_best_known_first(tmp_path: Path):
     one = {"action": "start", "answer": "no\nnot now", "first_line": False, "reward": 0.0, "ends": False, "conditions": [condition] * 20}
     ends = {**one, "action": "leave", "ends": True, "right": 9, "predicted": 9}
     switch = {**one, "action": "flip", "answer": "off", "first_line": True, "right": 5, "predicted": 5}
-    found = [switch, {**one, "right": 199, "predicted": 200}, ends, *[{**switch, "right": 4, "predicted": 4}] * 5]
+    other = {"answer": "yes", "right": 38, "predicted": 40}
+    found = [switch, {**one, "right": 199, "predicted": 200, "other": other}, ends, *[{**switch, "right": 4, "predicted": 4}] * 5]
     said = sentences.waits(replace(run, phases={**run.phases, "dream": {**run.phases["dream"], "conditions": found}}))
     assert said[0].sentence.startswith("start answers “no not now” while one of 20 conditions holds") and len(said[0].conditions) == 12
     assert "99.5 % [97.2, 99.9] of 200 logged steps" in said[0].sentence
+    assert said[0].sentence.endswith("Once none of them holds any more, it answers “yes”: 95.0 % [83.5, 98.6] of 40.")
+    assert "Once none" not in said[1].sentence
     assert said[1].sentence.startswith("leave ends the episode with reward 0") and said[2].sentence.startswith("flip answers first “off”")
     assert len(said) == 7 and said[-1] == ("Conditions are established for 2 more answers.", ())
 
