@@ -13,9 +13,10 @@ from dreamgym.recipes.blocks import RLConfig
 from dreamgym.recipes.log_survey import LogAccount, suite_options
 
 ITERATIONS = 12
-ITERATION = 100_000  # tokens of an iteration's rollouts, of which a CPU dreams some thousands a second
-IMITATION = 2_500_000  # tokens that the warm start is shown, in more epochs where there are few successes: in fewer it is half trained
-EPOCHS = (3, 12)  # of the warm start, at least and at most
+ITERATION = 200_000  # tokens of an iteration's rollouts, of which a CPU dreams some thousands a second
+MOST_TASKS = 24  # of an iteration
+IMITATION = 7_500_000  # tokens that the warm start is shown, in more epochs where successes are few; with a third it is not converged
+EPOCHS = (3, 36)  # of the warm start, at least and at most
 CALL = 24  # tokens that the tool format of a chat template puts around a call, at most
 LARGE = 1_000_000_000  # parameters of a backbone from which it is loaded in bfloat16 and steps of RL are a tenth as large
 VERIFIED = (
@@ -106,7 +107,7 @@ def _epochs(tokens: int, epoch: int, limits: tuple[int, int], at_least: int) -> 
 
 
 def _from_scratch(account: LogAccount, size: str) -> _Models:
-    tasks = min(16, max(4, ITERATION // (RLConfig().group_size * max(1, account.episode_tokens))))
+    tasks = min(MOST_TASKS, max(4, ITERATION // (RLConfig().group_size * max(1, account.episode_tokens))))
     tokens = max(1, account.episode_tokens)
     epochs = _epochs(IMITATION, account.successes * tokens, EPOCHS, LEAST)
     fitted = _epochs(FIT, account.episodes * tokens, EXPERIENCE_EPOCHS, LEAST_FIT)
@@ -123,7 +124,7 @@ def _from_scratch(account: LogAccount, size: str) -> _Models:
         ["", "[experience.training]", f"epochs = {fitted}.0  # over {account.episodes:,} episodes"],
         ["[warm_start]", f"epochs = {epochs}  # over {account.successes:,} successes"],
         [f"tasks_per_iter = {tasks}  # an iteration of about {ITERATION:,} tokens"],
-        [],
+        ["", "[rl.learner]", "lr = 1.5e-4  # few tasks are left that are solved sometimes: larger steps unlearn others"],
     )
 
 

@@ -91,7 +91,7 @@ def test_few_successes_are_imitated_for_more_epochs_than_many_but_within_bounds(
     account = examine([file])
     long = replace(account, episode_tokens=3_000)
     written = [tomllib.loads(settings([file], replace(long, successes=n))) for n in (1, 80, 160, 9_000)]
-    assert [config.resolve(TrainConfig, found).warm_start.epochs for found in written] == [200, 11, 6, 3]
+    assert [config.resolve(TrainConfig, found).warm_start.epochs for found in written] == [200, 32, 16, 3]
     written = [tomllib.loads(settings([file], replace(long, episodes=n))) for n in (10, 60, 100, 400, 9_000)]
     assert [config.resolve(TrainConfig, found).experience.training.epochs for found in written] == [40, 16, 16, 6, 4]
     written = [tomllib.loads(settings([file], replace(account, episodes=80, tasks=n))) for n in (19, 20)]
