@@ -78,8 +78,8 @@ def test_the_differences_that_the_quickstart_claims_are_those_of_its_rows():
     table = next(table for table in MAKE.load() if table["name"] == "quickstart")
     found = {claim["what"]: claim["by_seed"] for claim in table["claims"] if "by_seed" in claim}
     pairs = {
-        "RL in the real environment above converged imitation, {}, points (the ceiling)": (4, 0),
-        "RL in the dream above converged imitation, {}, points": (1, 0),
+        "RL in the real environment above eleven passes of imitation, {}, points (the ceiling)": (4, 0),
+        "RL in the dream above eleven passes of imitation, {}, points": (1, 0),
         "RL in the dream above RL in the control's dream, {}, points": (1, 3),
         "sim-to-real above RL in the dream, {}, points": (2, 1),
     }
