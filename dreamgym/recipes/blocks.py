@@ -253,7 +253,8 @@ class ConvergedConfig(SFTConfig):
 
     optimiser: Literal["adamw", "muon"] = "muon"
     epochs: float = Field(default=10.0, ge=0, le=1e6)
-    """Passes over the successful logs; 0 leaves the baseline out."""
+    """Passes over the successful logs; 0 leaves the baseline out. The rate falls to nothing over them, so that success stops rising at
+    their end in any case: only a fit of more passes says whether these are enough."""
     lr: float = Field(default=5e-3, gt=0)
     """The highest learning rate."""
     batch_tokens: int = Field(default=4096, ge=1)
