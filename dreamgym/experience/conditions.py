@@ -105,10 +105,10 @@ class MinedAnswer:
             for (action, line), end_actions in by_rows
         ]
         about = {"action": self.kind, "answer": text, "first_line": self.first_line, "reward": reward, "ends": terminated}
-        found = about | {"right": self.right, "predicted": self.predicted, "conditions": listed}
+        about |= {"right": self.right, "predicted": self.predicted, "conditions": listed}
         if self.other:
-            found["other"] = {"answer": self.other.answer[0], "right": self.other.right, "predicted": self.other.predicted}
-        return found
+            about["other"] = {"answer": self.other.answer[0], "right": self.other.right, "predicted": self.other.predicted}
+        return about
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def converge_sft(run: RunDir, context: RunContext, config: SFTConfig, *, patienc
     """The offline baseline: the same start and the same logs, trained until success on development tasks stops rising.
 
     The policy is the best of its checkpoints and the warm start on development tasks, so it is never below the warm start there. Without an
-    environment it is the last checkpoint. The rate falls to nothing over `config.epochs`, so that a curve that ends flat says nothing of
+    environment it is the last checkpoint. The rate falls to nothing over `sft.epochs`, so that a curve that ends flat says nothing of
     longer ones: in telecom 36 passes solve some ten points more than the best of twelve.
     """
     if run.done("sft"):
