@@ -288,8 +288,8 @@ class _Counts:
             seen = self.shown_in[held_out]
             seen = seen[np.asarray(kept.any(1))[self.place[seen]]]
             holds = (kept[self.place[seen]] & self.open[self.since[seen]]).any(1)
-            known.update(self.row[seen].tolist())
-            held.update(self.row[seen[holds]].tolist())
+            known.update(np.unique(self.row[seen]).tolist())
+            held.update(np.unique(self.row[seen[holds]]).tolist())
         return known, held
 
     def conditions(self, answer: Outcome, level: float) -> dict[Place, dict[str, int]]:
