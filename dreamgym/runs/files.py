@@ -68,7 +68,8 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what processes that were killed while they wrote have left in a folder and below. Files of processes that live stay."""
+    """Remove what processes of this machine that were killed while they wrote have left in a folder and below. Files of processes that live
+    stay. Call it where no process of another machine writes: its number says nothing here."""
     for file in folder.rglob(".*.tmp"):
         process = file.name.split(".")[-2]
         if process.isdecimal() and not _lives(int(process)):
