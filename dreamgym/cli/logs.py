@@ -81,11 +81,18 @@ def export_logs(
     form: Annotated[str, typer.Option("--format", help="atif or openai.")],
     out: Annotated[Path, typer.Option(help="The JSON Lines file to write, an episode a line.")],
 ) -> None:
-    """Write episodes as ATIF v1.8 trajectories or OpenAI messages."""
+    """Write episodes as ATIF v1.8 trajectories or OpenAI messages, with the schemas of the tools that the agent had."""
     from dreamgym.errors import counted
     from dreamgym.logs.export import export_episodes
 
-    print(f"{counted(export_episodes(source, out, form), 'episode')}: {out}")
+    tools = None
+    if source.is_dir():
+        from dreamgym.recipes.context import shared_config
+        from dreamgym.recipes.factory import make_suite
+        from dreamgym.runs.rundir import RunDir
+
+        tools = make_suite(shared_config(RunDir.view(source))).rules.tools
+    print(f"{counted(export_episodes(source, out, form, tools=tools), 'episode')}: {out}")
 
 
 def mapping(

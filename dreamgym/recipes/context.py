@@ -164,8 +164,7 @@ def open_context(path: Path) -> RunContext:
     """The context of a run of any recipe that has its logs and its tokenizer, for reading."""
     silence_progress_bars()
     run = RunDir.view(path)
-    stored = {key: value for key, value in run.config.items() if key in SharedConfig.model_fields}
-    config = inputs.located(resolve(SharedConfig, stored, where=str(path / "config.toml")), path)
+    config = shared_config(run)
     if not run.done("tokenizer"):
         raise unfinished(path, "has no tokenizer yet, so it holds no model")
     run.require_unchanged("tokenizer")
@@ -174,6 +173,12 @@ def open_context(path: Path) -> RunContext:
         suite.rules = induced_rules(path, suite.rules)
     logs = drop_too_long(logs_of_run(run), tokenizer, config)
     return RunContext(config, path, suite, logs, tokenizer, make_vocabulary(tokenizer), latest_experience(run), latest_verifier(run))
+
+
+def shared_config(run: RunDir) -> SharedConfig:
+    """The settings of a run that all recipes have, its input files located."""
+    stored = {key: value for key, value in run.config.items() if key in SharedConfig.model_fields}
+    return inputs.located(resolve(SharedConfig, stored, where=str(run.path / "config.toml")), run.path)
 
 
 def induced_rules(path: Path, inner: TextRules) -> InducedRules:

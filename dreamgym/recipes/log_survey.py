@@ -52,7 +52,7 @@ class LogAccount:
     longest: int  # steps
     reasoning: bool  # whether some step carries an explanation
     hidden: bool  # whether tools show what no earlier state did
-    reads: tuple[str, ...]  # tools that change nothing, as they declare or the logs show
+    reads: tuple[str, ...]  # tools that change nothing, as they declare, or their names say
     declared: bool  # whether the tools themselves say which of them these are
     others: tuple[str, ...]  # all other tools
     lacking: Counter[str]  # calls of tools that the file of tools lacks, by tool
@@ -99,7 +99,7 @@ class LogAccount:
             )
         elif self.reads and not self.declared and self.others:
             found.append(
-                f"No tool declares that it only reads. Of {', '.join(self.reads)} the logs make it likely; the others "
+                f"No tool declares that it only reads. Those that are called so do, it is assumed: {', '.join(self.reads)}. The others "
                 f"({', '.join(self.others)}) may change what earlier answers said, as far as a dream knows. Declare those that only read "
                 'in the file of tools beside the episodes: "annotations": {"readOnlyHint": true}. Then nothing is estimated.'
             )
@@ -118,7 +118,7 @@ class LogAccount:
             f"({self.repeated:,} of them recorded more than once); {counted(self.successes, 'success', 'successes')}, "
             f"{counted(self.failures, 'failure')}, {self.unknown:,} without a known outcome; nine in ten episodes take at most "
             f"{self.episode_tokens:,} tokens, the longest next state takes {self.answer_tokens:,}"
-            + (f"; tools that only read{'' if self.declared else ', as the logs show'}: {', '.join(self.reads)}" if self.reads else "")
+            + (f"; tools that only read{'' if self.declared else ', by their names'}: {', '.join(self.reads)}" if self.reads else "")
         )
 
 

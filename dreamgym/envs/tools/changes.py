@@ -1,4 +1,4 @@
-"""Which tools only read, estimated from recorded episodes.
+"""Which tools only read, where no schema declares it: those whose names say so, unless recorded episodes show that they change something.
 
 The same call made twice, in one episode or in two of one task, is a comparison: where the two answers differ, one of the tools that were
 called between them, or before one of the two only, has changed something. Each tool changes the answer to another call with a probability
@@ -7,16 +7,19 @@ of its own, and independently of the others, so that a pair with the tools D agr
     (1 - leak) * product over D of (1 - q_tool)
 
 The probabilities are fitted by expectation maximisation (a noisy-or model, Pearl 1988, section 4.3.2). `leak` is for answers that differ
-without any call. A tool reads where the pairs are `ODDS` times as likely with q = 0 as with an unknown q, changes something where the odds
-are the other way, and else is neither: too little is known. What was never asked about afterwards is not seen to change.
+without any call. A tool is shown to change something where the pairs are `ODDS` times as likely with an unknown q as with q = 0.
+
+Answers that stay the same show little: what was never asked about afterwards is not seen to change. In one of telecom's logs roaming was
+switched 26 times between two equal calls with nothing else between them, of which none was about roaming. Tools of which the same estimate
+said that they read, without their names, included one to three of 22 that change something, in five of six such logs.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +29,11 @@ from dreamgym.tool_calls import RESPOND, ToolCall, calls_of
 from dreamgym.types import Trajectory, Transition
 
 ODDS = 20.0
+READING = {
+    "get", "list", "search", "find", "read", "show", "view", "describe", "look", "lookup", "query", "fetch", "check", "count", "inspect",
+    "calculate", "think", "can", "is", "has",
+}  # fmt: skip
+"""First words of the names of tools that read."""
 COMPARED = 8
 """Earlier answers to the same call that one is compared with, at most, the latest ones."""
 MOST_PAIRS = 50_000
@@ -37,26 +45,27 @@ Pair = tuple[frozenset[str], bool]
 """The tools that may have changed the answer, and whether it is the same."""
 
 
-class Changes(NamedTuple):
-    """What recorded episodes show of tools."""
+def tools_that_read(episodes: Iterable[Trajectory]) -> frozenset[str]:
+    """The tools of recorded episodes whose names say that they read, without those that are shown to change something."""
+    episodes = list(episodes)
+    called = {call.name for episode in episodes for step in episode.transitions for call in _calls(step)}
+    return frozenset(filter(says_reading, called)) - tools_that_change(episodes)
 
-    changes: frozenset[str]
-    reads: frozenset[str]
 
-
-def tools_that_change(episodes: Iterable[Trajectory]) -> Changes:
-    """Which tools change something, and which only read; a tool of which too little is known is neither."""
+def tools_that_change(episodes: Iterable[Trajectory]) -> frozenset[str]:
+    """The tools that recorded episodes show to change something, whatever they are called."""
     counts = Counter(islice(_pairs(episodes), MOST_PAIRS))
     names = sorted({tool for tools, _ in counts for tool in tools})
     if not names:
-        return Changes(frozenset(), frozenset())
+        return frozenset()
     model = _NoisyOr(names, counts)
-    odds = {name: model.log_odds(i) for i, name in enumerate(names)}
-    enough = np.log(ODDS)
-    return Changes(
-        frozenset(name for name, value in odds.items() if value >= enough),
-        frozenset(name for name, value in odds.items() if value <= -enough),
-    )
+    return frozenset(name for i, name in enumerate(names) if model.log_odds(i) >= np.log(ODDS))
+
+
+def says_reading(name: str) -> bool:
+    """Whether the name of a tool begins, after names of servers and modules, with a word for reading: `get_order`, `mail.listFolders`."""
+    first = re.match(r"[A-Z]?[a-z]+|[A-Z]+", re.split(r"__|[./:]", name)[-1])
+    return first is not None and first[0].lower() in READING
 
 
 class _NoisyOr:

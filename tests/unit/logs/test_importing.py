@@ -261,6 +261,7 @@ def test_an_export_is_imported_as_it_was(tmp_path: Path, form: str, truncated: b
     exported = json.loads((tmp_path / "export.jsonl").read_text())
     result = exported["messages"][2] if form == "openai" else exported["steps"][1]["observation"]["results"][0]
     assert result["content"] == record["messages"][3]["content"]
+    assert read_tools(tools_beside(tmp_path / "again.jsonl")) == read_tools(tools_beside(tmp_path / "episodes.jsonl"))
 
 
 def test_the_command_reports_as_json_and_a_dry_run_writes_nothing(tmp_path: Path):

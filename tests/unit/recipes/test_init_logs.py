@@ -15,7 +15,6 @@ from toy import command
 from dreamgym import config
 from dreamgym.envs import corridor, tools
 from dreamgym.envs.tools import recorded_calls
-from dreamgym.envs.tools.changes import Changes
 from dreamgym.envs.tools.schemas import inferred_tools
 from dreamgym.errors import UsageError
 from dreamgym.llm.backbone_settings import BackboneConfig
@@ -69,17 +68,17 @@ def test_logs_too_few_for_a_verifier_and_tools_of_which_none_is_known_to_read_ar
         assert ("readOnlyHint" in warnings) is not reads and (f"tools that only read: {listed[0]['name']}" in str(account)) is reads
 
 
-def test_what_logs_show_of_tools_that_only_read_is_told_from_what_tools_declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """An estimate may be wrong, and leaves most tools out where few calls are made twice: then these are named."""
+def test_tools_whose_names_say_that_they_read_are_told_from_those_that_declare_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A name may be wrong, and other tools may read as well: both are listed."""
     file, beside = tmp_path / "logs.jsonl", tmp_path / "logs.tools.json"
     write_trajectories(file, tool_desk.episodes(20))
     names = [tool.name for tool in inferred_tools(recorded_calls(tool_desk.episodes(20)))]
-    monkeypatch.setattr(tools, "tools_that_change", lambda episodes: Changes(frozenset(), frozenset(names[:1])))
+    monkeypatch.setattr(tools, "tools_that_read", lambda episodes: frozenset(names[:1]))
     beside.write_text(json.dumps([{"name": name} for name in names]))
     estimated = examine([file])
     (warning,) = [text for text in estimated.warnings() if "readOnlyHint" in text]
-    assert f"tools that only read, as the logs show: {names[0]}" in str(estimated)
-    assert f"Of {names[0]} the logs make it likely; the others ({', '.join(names[1:])})" in warning
+    assert f"tools that only read, by their names: {names[0]}" in str(estimated)
+    assert f"assumed: {names[0]}. The others ({', '.join(names[1:])})" in warning
     beside.write_text(json.dumps([{"name": name, "annotations": {"readOnlyHint": name == names[1]}} for name in names]))
     declared = examine([file])
     assert f"tools that only read: {names[1]}" in str(declared) and "readOnlyHint" not in " ".join(declared.warnings())

@@ -15,7 +15,7 @@ from dreamgym.envs import tools
 from dreamgym.envs.connect.tools import ToolBox, ToolConnection
 from dreamgym.envs.consistency import RepeatRule
 from dreamgym.envs.induction import ArgumentRule, Rules
-from dreamgym.envs.tools.changes import tools_that_change
+from dreamgym.envs.tools.changes import says_reading, tools_that_change, tools_that_read
 from dreamgym.envs.tools.conversation import Exchange, conversation_state, latest_turn
 from dreamgym.envs.tools.rules import ToolRules
 from dreamgym.envs.tools.schemas import Tool, fault, inferred_tools, read_tools, tools_of
@@ -181,8 +181,24 @@ def test_the_tool_that_changes_something_is_told_from_those_that_stand_beside_it
         episode(i, one("check", "on"), one("look", "x"), one("check", "on"), one("toggle", "t"), one("look", "x"), one("check", "off"))
         for i in range(80)
     ]
-    assert tools_that_change(logs) == ({"toggle"}, {"check", "look"})
-    assert not tools_that_change(logs[:4]).reads, "of too few comparisons nothing follows"
+    assert tools_that_change(logs) == {"toggle"} and tools_that_read(logs) == {"check", "look"}
+
+
+def test_a_name_says_that_a_tool_reads_unless_the_logs_show_that_it_changes_something():
+    logs = [episode(i, one("look", "x"), one("get_ticket", "1"), one("look", "x"), one("close_ticket", "closed")) for i in range(80)]
+    assert tools_that_read(logs) == {"look", "get_ticket"}, "nothing was asked after the ticket was closed"
+    drawn = [episode(i, one("look", "1 free"), one("get_ticket", "1"), one("look", "0 free"), one("look", "0 free")) for i in range(80)]
+    assert tools_that_read(drawn) == {"look"}
+
+
+@pytest.mark.parametrize("name", ["get_order", "mcp__shop__get_order", "shop.orders/list", "searchOrders", "GET", "isOpen", "look-up"])
+def test_names_that_begin_with_a_word_for_reading(name: str):
+    assert says_reading(name)
+
+
+@pytest.mark.parametrize("name", ["cancel_order", "getaway", "reset", "order_get", "", "_", "42", "toggle_roaming", "checkout"])
+def test_names_that_do_not_begin_with_a_word_for_reading(name: str):
+    assert not says_reading(name)
 
 
 def test_two_episodes_of_one_task_show_what_a_tool_changes_that_no_episode_asks_about_twice():
@@ -192,12 +208,12 @@ def test_two_episodes_of_one_task_show_what_a_tool_changes_that_no_episode_asks_
 
     logs = [trial(i, one("look", "x"), *([one("toggle", "t")] * (i % 2)), one("check", "off" if i % 2 else "on")) for i in range(80)]
     without = [replace(log, task=replace(log.task, id=log.id)) for log in logs]
-    assert tools_that_change(logs).changes == {"toggle"} and tools_that_change(without) == (set(), set())
+    assert tools_that_change(logs) == {"toggle"} and not tools_that_change(without)
 
 
 def test_answers_that_differ_by_themselves_are_laid_to_no_tool():
     logs = [episode(i, one("check", "on"), one("look", f"{i}"), one("look", f"{-i}"), one("check", "on")) for i in range(200)]
-    assert "check" not in tools_that_change(logs).changes
+    assert "check" not in tools_that_change(logs)
 
 
 def test_tools_are_read_in_every_usual_form(tmp_path: Path):
