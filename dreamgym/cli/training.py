@@ -46,9 +46,16 @@ def train(
         estimate_first(run, [read_again(own, run, suite)], dry_run, as_json)
         return
     from dreamgym import report
+    from dreamgym.errors import InvariantError
     from dreamgym.recipes import train as recipe
+    from dreamgym.runs.rundir import SUMMARY
 
-    summary = recipe.run(settings, run, suite=suite, say=_say)
+    try:
+        summary = recipe.run(settings, run, suite=suite, say=_say)
+    except InvariantError:  # it is finished, and nothing was learned: the report shows why
+        if (run / SUMMARY).is_file():
+            report.write(run)
+        raise
     page = report.write(run)
     show(summary, as_json)
     if not as_json:

@@ -99,6 +99,7 @@ def test_a_backbone_may_go_as_it_came_and_the_same_command_goes_on(
     asked = ("train", run, "warm_start.epochs=0", "rl.iterations=1", "--config", file)
     code, _, err = command(monkeypatch, capsys, *asked)
     assert code == 2 and "no iteration of 'real_only' had a gradient" in err, "random weights never open a door"
+    assert (run / "report.html").is_file(), "it shows what was measured"
     assert not (run / "checkpoints" / "experience").exists() and RunDir.view(run).data("warm_start")["demonstrations"] == 0
     before = weights(run, "real_only")
     assert command(monkeypatch, capsys, *asked)[0] == 2 and weights(run, "real_only") == before
