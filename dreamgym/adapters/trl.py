@@ -113,9 +113,10 @@ class DreamRollouts:
                 "DreamRollouts samples from whole weights in the trainer's own process: no vLLM, FSDP or DeepSpeed. "
                 "Leave those out, or use environment_factory, where TRL samples."
             )
-        if args.top_p != 1.0 or args.top_k or args.min_p or args.repetition_penalty != 1.0:
+        if args.top_p != 1.0 or args.top_k or args.min_p or args.repetition_penalty != 1.0 or args.generation_kwargs:
             raise UsageError(
-                "DreamRollouts samples by the temperature alone. Leave top_p, top_k, min_p and repetition_penalty as they are."
+                "DreamRollouts samples by the temperature alone. Leave top_p, top_k, min_p, repetition_penalty and generation_kwargs as "
+                "they are."
             )
         model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
         template = instruct_template(self.rules, tokenizer, **self.template)
