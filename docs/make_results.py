@@ -47,7 +47,7 @@ The present results, one table a file of `docs/results/*.json`; `make results` w
 comparisons of algorithms are on [a page of the lab](lab/older_results.md). No claim on this page rests on them. Some notes link to them,
 and some statements about the shop on [trust](trust.md) rest on them and say so.
 
-**Rows.** `warm_start`: the experience model's weights, fitted briefly to the successful logged episodes. `sft`: the same fit, continued.
+**Rows.** `warm_start`: the experience model's weights, fitted to the successful logged episodes. `sft`: the same, for other passes.
 `dream`: RL inside the experience model, from the warm start, without a real training step. `s2r` (sim-to-real): the dream's policy,
 trained further in the real environment. `real_only`: the warm start, trained in the real environment alone.
 
@@ -58,6 +58,8 @@ Real steps are environment steps in the logs, in training, and in probes during 
 is given in brackets. An interval over two seeds is nearly meaningless (its half width is 12.7 times the distance of the values from their
 mean), so tables of two seeds have none. A bound below 0 or above 100 % says the same of three. One training run is an
 example, not an estimate.
+
+**Commands** are of the commit that stands beside them. Presets have changed since.
 
 **Epochs.** Tables of commits before 2026-11-30 count the epochs of supervised fits in full batches. Batches are not full, so that such an
 epoch was 0.76 of a pass with SmolLM2 and 0.87 to 0.9 with small models: "six epochs" of SmolLM2 were 4.6 passes. Presets whose epochs

@@ -55,6 +55,16 @@ def test_logs_with_enough_outcomes_of_both_kinds_get_a_verifier_and_rl_near_thei
         assert found.rl.algorithm.model_dump().get("kl_coef") == (0.1 if failures == 20 else 0.0)
 
 
+def test_a_verifier_for_a_world_that_hides_something_does_not_repeat_dreamed_actions_in_the_real_one(tmp_path: Path):
+    file = tmp_path / "episodes.jsonl"
+    write_trajectories(file, EPISODES)
+    account = replace(examine([file]), ended=(20, 20))
+    for hidden, by in ((True, "rollouts"), (False, "actions")):
+        found = config.resolve(TrainConfig, tomllib.loads(settings([file], replace(account, hidden=hidden))))
+        assert found.experience.verifier is not None
+        assert found.experience.verifier.model_dump()["probes"]["by"] == by
+
+
 def test_logs_too_few_for_a_verifier_and_tools_of_which_none_is_known_to_read_are_named(tmp_path: Path):
     file = tmp_path / "logs.jsonl"
     write_trajectories(file, tool_desk.episodes(20))
