@@ -101,7 +101,7 @@ class LogAccount:
             found.append(
                 f"No tool declares that it only reads. Those that are called so do, it is assumed: {', '.join(self.reads)}. The others "
                 f"({', '.join(self.others)}) may change what earlier answers said, as far as a dream knows. Declare those that only read "
-                'in the file of tools beside the episodes: "annotations": {"readOnlyHint": true}. Then nothing is estimated.'
+                'in the file of tools beside the episodes: "annotations": {"readOnlyHint": true}. Then nothing is assumed.'
             )
         if self.answer_tokens > self.answer_limit:
             found.append(
