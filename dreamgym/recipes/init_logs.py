@@ -19,7 +19,6 @@ IMITATION = 7_500_000  # tokens that the warm start is shown, in more epochs whe
 EPOCHS = (3, 36)  # of the warm start, at least and at most
 CALL = 24  # tokens that the tool format of a chat template puts around a call, at most
 LARGE = 1_000_000_000  # parameters of a backbone from which it is loaded in bfloat16 and steps of RL are a tenth as large
-VERIFIED = "  # which claims of success to believe, as the logs show it; for another policy it is not certified"
 NEAR = 'algorithm = {name = "grpo", kl_coef = 0.1}  # near the policy of the logs, for which the verifier is calibrated'
 FIT = 6_400_000  # tokens that the experience model is shown, in more epochs where there are few episodes
 EXPERIENCE_EPOCHS = (4, 16)  # at least and at most
@@ -68,7 +67,7 @@ def settings(files: Sequence[Path], account: LogAccount, *, size: str = "1m", ba
         *(HIDDEN if account.hidden else []),
         "replayed_starts = true  # a dream of a recorded task begins as its recording does",
         *([VALIDATED] if account.tasks >= VALIDATING else []),
-        *([_verifier(account) + VERIFIED] if account.verifiable else []),
+        *([_verifier(account)] if account.verifiable else []),
         *models.experience,
         "",
         *models.warm_start,
@@ -91,7 +90,8 @@ def settings(files: Sequence[Path], account: LogAccount, *, size: str = "1m", ba
 def _verifier(account: LogAccount) -> str:
     """The learned verifier; its probes, which a connected environment makes possible, do not repeat actions in what a dream invented."""
     probes = ', probes = {by = "rollouts"}' if account.hidden else ""
-    return f'verifier = {{name = "learned"{probes}}}'
+    about = "which claims of success to believe, as the logs show it; for another policy it is not certified"
+    return f'verifier = {{name = "learned"{probes}}}  # {about}'
 
 
 class _Models(NamedTuple):

@@ -16,7 +16,7 @@ from typing import Any
 from dreamgym.config import build
 from dreamgym.envs.base import in_split
 from dreamgym.envs.logs import LogConfig, LogSuite
-from dreamgym.envs.tools.changes import tools_that_read
+from dreamgym.envs.tools.changes import says_reading, tools_that_change
 from dreamgym.envs.tools.rules import Shown, ToolRules
 from dreamgym.envs.tools.schemas import inferred_tools, read_tools
 from dreamgym.errors import UsageError
@@ -52,10 +52,10 @@ class ToolSuite(LogSuite):
                 )
             raise UsageError("The recorded episodes hold no tool call. For agents that write plain text, use the suite 'logs'.")
         self.declared = any(tool.reads_only for tool in tools)
-        """Whether the file of tools says which of them only read; else `estimate` is what the episodes show of it."""
+        """Whether the file of tools says which of them only read; else their names do, unless the episodes show otherwise."""
         if not self.declared:
-            reads = tools_that_read(self._learned_from(episodes))
-            tools = [replace(tool, reads_only=tool.name in reads) for tool in tools]
+            changing = tools_that_change(self._learned_from(episodes))
+            tools = [replace(tool, reads_only=says_reading(tool.name) and tool.name not in changing) for tool in tools]
         self.rules = ToolRules(self.name, tools, shown=config.shown, about=config.about)
         if config.action_format:
             self.rules.action_format = config.action_format

@@ -45,13 +45,6 @@ Pair = tuple[frozenset[str], bool]
 """The tools that may have changed the answer, and whether it is the same."""
 
 
-def tools_that_read(episodes: Iterable[Trajectory]) -> frozenset[str]:
-    """The tools of recorded episodes whose names say that they read, without those that are shown to change something."""
-    episodes = list(episodes)
-    called = {call.name for episode in episodes for step in episode.transitions for call in _calls(step)}
-    return frozenset(filter(says_reading, called)) - tools_that_change(episodes)
-
-
 def tools_that_change(episodes: Iterable[Trajectory]) -> frozenset[str]:
     """The tools that recorded episodes show to change something, whatever they are called."""
     counts = Counter(islice(_pairs(episodes), MOST_PAIRS))

@@ -83,7 +83,7 @@ def test_tools_whose_names_say_that_they_read_are_told_from_those_that_declare_i
     file, beside = tmp_path / "logs.jsonl", tmp_path / "logs.tools.json"
     write_trajectories(file, tool_desk.episodes(20))
     names = [tool.name for tool in inferred_tools(recorded_calls(tool_desk.episodes(20)))]
-    monkeypatch.setattr(tools, "tools_that_read", lambda episodes: frozenset(names[:1]))
+    monkeypatch.setattr(tools, "says_reading", lambda name: name == names[0])
     beside.write_text(json.dumps([{"name": name} for name in names]))
     estimated = examine([file])
     (warning,) = [text for text in estimated.warnings() if "readOnlyHint" in text]

@@ -11,11 +11,12 @@ from unittest.mock import Mock
 
 import pytest
 
+from dreamgym import plugins
 from dreamgym.envs import tools
 from dreamgym.envs.connect.tools import ToolBox, ToolConnection
 from dreamgym.envs.consistency import RepeatRule
 from dreamgym.envs.induction import ArgumentRule, Rules
-from dreamgym.envs.tools.changes import says_reading, tools_that_change, tools_that_read
+from dreamgym.envs.tools.changes import says_reading, tools_that_change
 from dreamgym.envs.tools.conversation import Exchange, conversation_state, latest_turn
 from dreamgym.envs.tools.rules import ToolRules
 from dreamgym.envs.tools.schemas import Tool, fault, inferred_tools, read_tools, tools_of
@@ -181,14 +182,19 @@ def test_the_tool_that_changes_something_is_told_from_those_that_stand_beside_it
         episode(i, one("check", "on"), one("look", "x"), one("check", "on"), one("toggle", "t"), one("look", "x"), one("check", "off"))
         for i in range(80)
     ]
-    assert tools_that_change(logs) == {"toggle"} and tools_that_read(logs) == {"check", "look"}
+    assert tools_that_change(logs) == {"toggle"}
 
 
-def test_a_name_says_that_a_tool_reads_unless_the_logs_show_that_it_changes_something():
-    logs = [episode(i, one("look", "x"), one("get_ticket", "1"), one("look", "x"), one("close_ticket", "closed")) for i in range(80)]
-    assert tools_that_read(logs) == {"look", "get_ticket"}, "nothing was asked after the ticket was closed"
+def test_a_name_says_that_a_tool_reads_unless_the_logs_show_that_it_changes_something(tmp_path: Path):
+    def reading(logs: list[Trajectory]) -> set[str]:
+        write_trajectories(tmp_path / "logs.jsonl", logs)
+        suite = plugins.make("envs", "tools", files=[tmp_path / "logs.jsonl"])
+        return {name for name, tool in suite.rules.schemas.items() if tool.reads_only}
+
+    closed = [episode(i, one("look", "x"), one("get_ticket", "1"), one("look", "x"), one("close_ticket", "closed")) for i in range(80)]
+    assert reading(closed) == {"look", "get_ticket"}, "nothing was asked after the ticket was closed"
     drawn = [episode(i, one("look", "1 free"), one("get_ticket", "1"), one("look", "0 free"), one("look", "0 free")) for i in range(80)]
-    assert tools_that_read(drawn) == {"look"}
+    assert reading(drawn) == {"look"}
 
 
 @pytest.mark.parametrize("name", ["get_order", "mcp__shop__get_order", "shop.orders/list", "searchOrders", "GET", "isOpen", "look-up"])

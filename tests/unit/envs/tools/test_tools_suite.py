@@ -12,7 +12,7 @@ from dreamgym import plugins
 from dreamgym.envs import tools
 from dreamgym.envs.base import in_split
 from dreamgym.envs.logs import FEW_TASKS
-from dreamgym.envs.tools.changes import tools_that_change, tools_that_read
+from dreamgym.envs.tools.changes import tools_that_change
 from dreamgym.envs.tools.conversation import Exchange, conversation_state
 from dreamgym.envs.tools.rules import ToolRules
 from dreamgym.envs.tools.schemas import Tool, fault, inferred_tools, read_tools, tools_of
@@ -105,7 +105,7 @@ def test_schemas_are_inferred_from_calls_and_which_tools_only_read_from_repeated
 @pytest.mark.parametrize("n", [60, 19])
 def test_which_tools_only_read_is_learned_from_episodes_that_no_run_holds_out(n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     asked = list[Trajectory]()
-    monkeypatch.setattr(tools, "tools_that_read", lambda episodes: asked.extend(episodes) or tools_that_read(episodes))
+    monkeypatch.setattr(tools, "tools_that_change", lambda episodes: asked.extend(episodes) or tools_that_change(episodes))
     write_trajectories(tmp_path / "logs.jsonl", tool_desk.episodes(n))
     suite = plugins.make("envs", "tools", files=[tmp_path / "logs.jsonl"])
     held = {suite.task_key(task) for split in ("dev", "test") for task in suite.tasks(split, n)}
