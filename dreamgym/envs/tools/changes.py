@@ -10,7 +10,7 @@ The probabilities are fitted by expectation maximisation (a noisy-or model, Pear
 without any call. A tool is shown to change something where the pairs are `ODDS` times as likely with an unknown q as with q = 0.
 
 Answers that stay the same show little: what was never asked about afterwards is not seen to change. In one of telecom's logs roaming was
-switched 26 times between two equal calls with nothing else between them, of which none was about roaming. Tools of which the same estimate
+enabled 26 times between two equal calls with nothing else between them, and no answer changed. Tools of which the same estimate
 said that they read, without their names, included one to three of 22 that change something, in five of six such logs.
 """
 
