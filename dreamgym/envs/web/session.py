@@ -26,7 +26,7 @@ MAX_ELEMENTS = 15_000
 CHANGING = (
     "has been closed", "Frame was detached", "Frame has been detached", "frameId is not found", "Execution context was destroyed",
     "Cannot read properties of undefined", "Cannot find context", "Unable to adopt element",
-    "No node with given id", "because of a navigation",
+    "No node with given id", "because of a navigation", "no object with guid",
 )  # fmt: skip
 """Parts of messages that say that a page changed while it was read, or closed itself. A dead browser says the last at every try."""
 CHOOSE = """e => {

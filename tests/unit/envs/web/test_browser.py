@@ -295,6 +295,24 @@ def test_a_tab_that_closes_itself_leaves_the_one_that_opened_it(folder: Path, af
         assert shown.removesuffix(" (focused)") == first
 
 
+def test_a_tab_that_closed_itself_before_playwright_says_so_leaves_its_opener(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    write(folder, "brief.html", "<title>Brief</title><script>setTimeout(() => window.close(), 200)</script>")
+    write(folder, "opener.html", "<title>Opener</title><button onclick=\"window.open('brief.html')\">Open</button>")
+    inspected, late = WebSession._inspected, list[str]()
+
+    def inspected_late(session: WebSession, page: Any) -> Any:
+        if page.url.endswith("brief.html") and not late:
+            late.append(page.url)
+            time.sleep(1.0)  # the tab closes, and nobody reads what the browser tells
+        return inspected(session, page)
+
+    monkeypatch.setattr(WebSession, "_await_tabs", lambda session: None)
+    monkeypatch.setattr(WebSession, "_inspected", inspected_late)
+    env = page_env(folder, quiet_s=0.0)
+    first = state(env.reset(page_task("opener.html")))
+    assert state(env.step("click [1]")[0]).removesuffix(" (focused)") == first and late
+
+
 def test_a_tab_is_shown_by_the_step_that_opened_it_however_late_the_browser_tells_of_it(folder: Path):
     write(folder, "opens.html", "<title>Opens</title><a href='counter.html' target=_blank>open</a>")
     env = page_env(folder, quiet_s=0.0)
