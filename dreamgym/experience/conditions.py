@@ -17,13 +17,14 @@ line that says what else is so. The model's answer then keeps its other lines.
 What an action showed is the last answer that the episode itself saw; for actions that it has not taken, what other real episodes of the
 task saw before anything could change it (`TaskRecall.first_answers`). U is an action, or any of its kind, that may change something
 (`TextRules.reads_only`). Several conditions for the same answer are alternatives, so that together they say what all has to be done first.
-A reward is never inferred: what pays is for the model to claim, and for guard and verifier to judge.
+No condition is mined for an answer that pays.
 
 Where a kind of action is answered in one of two ways, and one of them has conditions, the other answer comes once none of those that held
 does any more: what a message waited for has been done. Rows in which that is so are counted under left-out tasks, too, with the conditions
 of the loosest level, which are the most. The other answer is inferred where it is right more often than not, by the lower 95 % bound. What
 no log shows may still be in the way, so this is a prediction, as the model's is. A small model's is for the frequent answer (in telecom
-"cannot send" in 78 of 91 wrong predictions of this kind).
+"cannot send" in 78 of 91 wrong predictions of this kind). It may pay: an agent whose logs mostly fail leaves a model that calls 25 % of
+really finished repairs failures. Such a claim is judged by guard and verifier like the model's own (`pipeline`).
 """
 
 from __future__ import annotations
@@ -107,7 +108,9 @@ class MinedAnswer:
         about = {"action": self.kind, "answer": text, "first_line": self.first_line, "reward": reward, "ends": terminated}
         about |= {"right": self.right, "predicted": self.predicted, "conditions": listed}
         if self.other:
-            about["other"] = {"answer": self.other.answer[0], "right": self.other.right, "predicted": self.other.predicted}
+            text, reward, terminated = self.other.answer
+            counted = {"right": self.other.right, "predicted": self.other.predicted}
+            about["other"] = {"answer": text, "reward": reward, "ends": terminated, **counted}
         return about
 
 
@@ -269,9 +272,9 @@ class _Counts:
         return [self.rows[j].answer == answer for j in self._waiting(answer, level)[1]]
 
     def other(self, answer: Outcome) -> OtherAnswer | None:
-        """The only other answer, if it continues without a reward, where rows in which no condition holds any more mostly have it."""
+        """The only other answer, where rows in which no condition holds any more mostly have it. First lines are of steps that go on."""
         others = [other for other in self.answers if other != answer]
-        if len(others) != 1 or others[0][1] > 0 or others[0][2]:
+        if len(others) != 1 or (self.first_line and (others[0][1] > 0 or others[0][2])):
             return None
         level = LEVELS[0]
         known, held = self._waiting(answer, level)

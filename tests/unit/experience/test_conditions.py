@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -14,12 +15,12 @@ from dreamgym import plugins
 from dreamgym.envs.base import TextRules, play
 from dreamgym.experience import conditions as mined
 from dreamgym.experience.conditions import Conditions
-from dreamgym.experience.guard import Guard
+from dreamgym.experience.guard import Guard, SecondOpinion
 from dreamgym.experience.parse import Answer
 from dreamgym.experience.pipeline import ModelInputs
 from dreamgym.experience.task_recall import TaskRecall
 from dreamgym.recipes.factory import open_replay
-from dreamgym.types import Action, Observation, Query, StepInfo, Task, Trajectory, Transition
+from dreamgym.types import Action, Observation, Query, StepInfo, Task, Trajectory, Transition, Verdict
 
 PARTS = ("pump", "valve", "fuse")
 CHECKS = tuple(f"check {part}" for part in PARTS)
@@ -152,15 +153,20 @@ def test_the_other_answer_is_not_inferred_where_something_that_no_log_shows_is_m
         assert answer is None or answer.next_state == "it does not start"
 
 
-def test_an_end_without_a_reward_is_inferred_and_a_reward_never_is():
+def test_an_end_without_a_reward_waits_for_conditions_and_the_one_that_pays_is_inferred_once_none_holds():
     found = conditions(episodes(240, 2))
-    told = 0
-    for episode in episodes(40, 1, seed=9):
+    told = Counter[float]()
+    for episode in episodes(100, 1, seed=9):
         query, _ = asked(episode, "leave")
         answer = found.infer(query)
-        told += answer is not None
-        assert answer is None or (answer.terminated and answer.reward == 0.0 and not episode.success)
-    assert told > 10
+        waited = any("is broken" in step.next_state.text for step in query.history)
+        assert waited or answer is None, "nothing is known that it would have waited for"
+        if answer is not None:
+            told[answer.reward] += 1
+            assert answer.terminated and answer.reward == float(episode.success)
+    assert told[0.0] > 20 and told[1.0] > 5
+    (one,) = [one.to_json() for one in found.mined_answers() if one.kind == "leave"]
+    assert one["reward"] == 0.0 and one["other"]["reward"] == 1.0 and one["other"]["ends"]
 
 
 def test_what_another_episode_of_the_task_saw_counts_until_it_is_changed():
@@ -239,6 +245,31 @@ def test_a_dream_says_which_answers_were_inferred_and_the_ablation_infers_none()
     assert len(inferred) == with_conditions.counts["inferred"] > 5
     assert all(one.next_state.text == real and one.info.reward_by == "inferred" for one, real in inferred)
     assert "inferred" not in {one.info.decided_by for one in without.predict([query for query, _ in asked_for])}
+
+
+class Sceptic:
+    """A verifier that believes nothing."""
+
+    def verify(self, cases: Sequence[tuple[str, Sequence[Transition], Transition]]) -> list[Verdict | None]:
+        return [Verdict("refused", ("never",)) for _ in cases]
+
+
+def test_an_inferred_success_is_judged_like_the_models_own():
+    logs = episodes(240, 2)
+    leaving = [replace(asked(one, "leave")[0], state=Observation("a state that has no precedent")) for one in episodes(100, 1, seed=9)]
+    believed, doubted = (
+        plugins.make(
+            "experience.models", "no_model", inputs=ModelInputs(Guard(EngineRules(), second=second), open_replay(None, logs), logs)
+        )
+        for second in (None, SecondOpinion(Sceptic()))
+    )
+    pairs = [
+        (one, other)
+        for one, other in zip(believed.predict(leaving), doubted.predict(leaving), strict=True)
+        if one.info.decided_by == "inferred" and one.reward > 0
+    ]
+    assert len(pairs) > 5
+    assert all(other.info.has_verdict("masked") and other.reward == 0.0 and other.info.raw_reward == 1.0 for _, other in pairs)
 
 
 def test_what_a_model_writes_of_a_switch_is_corrected_before_the_guard_sees_it(monkeypatch: pytest.MonkeyPatch):
