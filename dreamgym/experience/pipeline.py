@@ -219,8 +219,9 @@ class ExperienceModel(ABC):
 
     def _review_inferred(self, queries: Sequence[Query], answers: list[Prediction | None]) -> list[Prediction | None]:
         """The answers, those verified that pay and are inferred: a prediction, as a generated one is."""
-        claims = {i: one for i, one in enumerate(answers) if one and one.info.decided_by == "inferred" and one.reward > 0}
-        reviewed = self.guard.review([queries[i] for i in claims], list(claims.values())) if claims else []
+        claims = {i: one for i, one in enumerate(answers) if one and is_claim(one)}
+        with _without_ticket():
+            reviewed = self.guard.review([queries[i] for i in claims], list(claims.values())) if claims else []
         verified = dict(zip(claims, reviewed, strict=True))
         return [verified.get(i, one) for i, one in enumerate(answers)]
 
@@ -258,6 +259,11 @@ def answer_from(memory: Memory, by: DecidedBy) -> Prediction:
     rows = (memory.row,) if memory.row else ()  # a composed memory has none
     info = StepInfo(memory.reasoning, rows, Verdict("passed"), memory.reward, memory.terminated, by, by)
     return Prediction(Observation(memory.next_state), memory.reward, memory.terminated, info)
+
+
+def is_claim(answered: Prediction) -> bool:
+    """Whether an answer without generation pays by inference, so that it is verified like a generated one."""
+    return answered.info.decided_by == "inferred" and answered.reward > 0
 
 
 def prediction(query: Query, answer: Answer | Unreadable, memories: Sequence[Neighbour], by: DecidedBy = "generated") -> Prediction:

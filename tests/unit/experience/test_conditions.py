@@ -169,6 +169,42 @@ def test_an_end_without_a_reward_waits_for_conditions_and_the_one_that_pays_is_i
     assert one["reward"] == 0.0 and one["other"]["reward"] == 1.0 and one["other"]["ends"]
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_who_looks_at_less_than_the_logs_did_is_paid_nothing(seed: int):
+    found = conditions(episodes(240, 2, seed=seed))
+    (other,) = [one.other for one in found.mined_answers() if one.kind == "leave" and one.other]
+    assert other.looks == {*CHECKS, START} and other.seen == 1.0 and other.right == other.predicted > mined.MIN_SAMPLES
+    paid = 0
+    for episode in episodes(100, 1, seed=1000 + seed):
+        query, _ = asked(episode, "leave")
+        steps = {step.action: step for step in query.history}
+        for check, repair in zip(CHECKS, REPAIRS, strict=True):
+            repaired = replace(steps[check], action=repair, next_state=Observation("worked on it"))
+            assert found.infer(replace(query, history=(steps[check], repaired))) is None or "broken" not in steps[check].next_state.text
+        answer = found.infer(query)
+        paid += answer is not None and answer.reward > 0
+    assert paid > 3
+
+
+def renamed(episode: Trajectory, action: Action, new: Action) -> Trajectory:
+    """The episode with another name for an action."""
+    turns = (
+        replace(one, transition=replace(one.transition, action=new)) if one.transition.action == action else one for one in episode.turns
+    )
+    return replace(episode, turns=tuple(turns))
+
+
+def test_a_payment_is_inferred_for_the_logged_action_only_and_for_none_where_logged_ones_differ():
+    logs = episodes(240, 2)
+    found = conditions(logs)
+    asked_for = [asked(one, "leave")[0] for one in logs if one.success]
+    paid = [query for query in asked_for if (answer := found.infer(query)) and answer.reward > 0]
+    assert len(paid) > 10
+    assert not any(found.infer(replace(query, action="leave the building as it is")) for query in paid)
+    varied = conditions([renamed(one, "leave", f"leave {i % 3}") for i, one in enumerate(logs)])
+    assert [one.other for one in varied.mined_answers() if one.kind == "leave"] == [None]
+
+
 def test_what_another_episode_of_the_task_saw_counts_until_it_is_changed():
     logs = episodes(240, 2)
     found = conditions(logs)
