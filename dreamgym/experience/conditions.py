@@ -17,19 +17,13 @@ line that says what else is so. The model's answer then keeps its other lines.
 What an action showed is the last answer that the episode itself saw; for actions that it has not taken, what other real episodes of the
 task saw before anything could change it (`TaskRecall.first_answers`). U is an action, or any of its kind, that may change something
 (`TextRules.reads_only`). Several conditions for the same answer are alternatives, so that together they say what all has to be done first.
-No condition is mined for an answer that pays.
+A reward is never inferred: what pays is for the model to claim, and for guard and verifier to judge.
 
 Where a kind of action is answered in one of two ways, and one of them has conditions, the other answer comes once none of those that held
 does any more: what a message waited for has been done. Rows in which that is so are counted under left-out tasks, too, with the conditions
-of the loosest level, which are the most. What nobody has looked at may still be in the way. So rows are counted by the share of what
-conditions are about that was looked at: from the share on that leaves the most right predictions less wrong ones, the other answer is
-inferred, if it is right there more often than not, by the lower 95 % bound. A policy that looks at less gets the model's answer. What no
-log shows may still be in the way, so this is a prediction, as the model's is. A small model's is for the frequent answer (in telecom
+of the loosest level, which are the most. The other answer is inferred where it is right more often than not, by the lower 95 % bound. What
+no log shows may still be in the way, so this is a prediction, as the model's is. A small model's is for the frequent answer (in telecom
 "cannot send" in 78 of 91 wrong predictions of this kind).
-
-The other answer may pay, where it ends the episode and all rows of the kind are of one action, without arguments that could matter: an
-agent whose logs mostly fail leaves a model that calls 25 % of really finished repairs failures. Such a claim is judged by guard and
-verifier like the model's own (`pipeline`).
 """
 
 from __future__ import annotations
@@ -83,20 +77,9 @@ class OtherAnswer:
     answer: Outcome
     conditions: _Conditions
     """Those of the first answer at the loosest level."""
-    looks: frozenset[Action]
-    """The actions that show a condition and change nothing."""
-    seen: float
-    """The least share of them that must have shown something."""
     right: int
     predicted: int
-    """Rows of left-out tasks with at least this share, in which none of the others' conditions holds."""
-    action: Action | None = None
-    """The only action that it is the answer to, for one that pays; None: all of the kind."""
-
-    def is_due(self, action: Action, shown: Shown) -> bool:
-        """Whether it is the answer to an action of the kind: enough was looked at, some of it was waited for, and none still is."""
-        waited = not self.conditions.keys().isdisjoint(shown) and not _holds(self.conditions, shown)
-        return waited and self.action in (None, action) and _seen(self.looks, shown) >= self.seen
+    """Rows of left-out tasks in which none of the others' conditions holds."""
 
 
 @dataclass(frozen=True)
@@ -124,9 +107,7 @@ class MinedAnswer:
         about = {"action": self.kind, "answer": text, "first_line": self.first_line, "reward": reward, "ends": terminated}
         about |= {"right": self.right, "predicted": self.predicted, "conditions": listed}
         if self.other:
-            text, reward, terminated = self.other.answer
-            counted = {"seen": round(self.other.seen, 3), "right": self.other.right, "predicted": self.other.predicted}
-            about["other"] = {"answer": text, "reward": reward, "ends": terminated, **counted}
+            about["other"] = {"answer": self.other.answer[0], "right": self.other.right, "predicted": self.other.predicted}
         return about
 
 
@@ -135,7 +116,6 @@ class _Row:
     """A real row with what its episode and its task had shown before it."""
 
     task: str
-    action: Action
     answer: Outcome
     shown: Shown
 
@@ -192,7 +172,7 @@ class Conditions(RealRows):
         holding = [candidate.answer for candidate in candidates if _holds(candidate.conditions, shown)]
         if not holding:
             others = [candidate.other for candidate in candidates if candidate.other]
-            holding = [other.answer for other in others if other.is_due(query.action, shown)]
+            holding = [other.answer for other in others if other.conditions.keys() & shown.keys() and not _holds(other.conditions, shown)]
         return holding[0] if len(holding) == 1 else None
 
     def _add(self, episodes: Iterator[Iterable[Memory]]) -> None:
@@ -214,8 +194,7 @@ class Conditions(RealRows):
             for real, answers in zip(episode, before, strict=False):
                 name, memory = kind_of(real.memory.action), real.memory
                 if name in first_line and len(rows[name]) < MOST_ROWS:
-                    task, answer = memory.task or memory.instruction, _answer(real, first_line[name])
-                    rows[name].append(_Row(task, memory.action, answer, _by_place(answers)))
+                    rows[name].append(_Row(memory.task or memory.instruction, _answer(real, first_line[name]), _by_place(answers)))
         acting = self._acting()
         self._mined_answers = list(_mine([_Counts(name, first_line[name], rows[name], acting) for name in sorted(rows)]))
 
@@ -290,26 +269,16 @@ class _Counts:
         return [self.rows[j].answer == answer for j in self._waiting(answer, level)[1]]
 
     def other(self, answer: Outcome) -> OtherAnswer | None:
-        """The only other answer, where rows in which no condition holds any more mostly have it. First lines are of steps that go on."""
+        """The only other answer, if it continues without a reward, where rows in which no condition holds any more mostly have it."""
         others = [other for other in self.answers if other != answer]
-        if len(others) != 1 or (self.first_line and (others[0][1] > 0 or others[0][2])):
+        if len(others) != 1 or others[0][1] > 0 or others[0][2]:
             return None
-        pays, actions = others[0][1] > 0, {row.action for row in self.rows}
-        if pays and (len(actions) > 1 or not others[0][2]):
+        level = LEVELS[0]
+        known, held = self._waiting(answer, level)
+        hits = [self.rows[j].answer == others[0] for j in sorted(known - held)]
+        if len(hits) < MIN_SAMPLES or _rate(hits).low < MORE_OFTEN_THAN_NOT:
             return None
-        conditions, (known, held) = self.conditions(answer, LEVELS[0]), self._waiting(answer, LEVELS[0])
-        looks = self._looks(conditions)
-        hits = [(_seen(looks, self.rows[j].shown), self.rows[j].answer == others[0]) for j in sorted(known - held)]
-        net = {least: sum(2 * right - 1 for seen, right in hits if seen >= least) for least in sorted({seen for seen, _ in hits})}
-        least = max(reversed(net), key=net.__getitem__, default=1.0)  # of equals the stricter one
-        enough = [right for seen, right in hits if seen >= least]
-        if len(enough) < MIN_SAMPLES or _rate(enough).low < MORE_OFTEN_THAN_NOT:
-            return None
-        return OtherAnswer(others[0], conditions, looks, least, sum(enough), len(enough), actions.pop() if pays else None)
-
-    def _looks(self, places: Iterable[Place]) -> frozenset[Action]:
-        """The actions that show these lines, without those that may change something: these are not taken to look."""
-        return frozenset(action for action, _ in places if not {action, *kinds_of(action)}.intersection(self.acting))
+        return OtherAnswer(others[0], self.conditions(answer, level), sum(hits), len(hits))
 
     def _waiting(self, answer: Outcome, level: float) -> tuple[set[int], set[int]]:
         """The rows of each fold that have seen what conditions of the others are about, and of them those in which one holds."""
@@ -367,11 +336,6 @@ def _mine(kinds: Sequence[_Counts]) -> Iterator[MinedAnswer]:
 def _holds(conditions: _Conditions, shown: Shown) -> bool:
     """Whether one of the conditions does."""
     return any(not since.issuperset(conditions[place]) for place, since in shown.items() if place in conditions)
-
-
-def _seen(looks: frozenset[Action], shown: Shown) -> float:
-    """The share of actions that have shown something; 1 of none."""
-    return len(looks.intersection(action for action, _ in shown)) / len(looks) if looks else 1.0
 
 
 def _rate(hits: Sequence[bool]) -> Rate:

@@ -135,7 +135,7 @@ class ExperienceModel(ABC):
         """Ask for a prediction per query, and return a ticket for each. Where it raises, as for a state that does not fit into the model's
         context, none was asked for."""
         tickets = [next(self._tickets) for _ in queries]
-        answers = self._review_inferred(queries, [self.guard.before(query) or self._from_memory(query) for query in queries])
+        answers = [self.guard.before(query) or self._from_memory(query) for query in queries]
         answered, to_generate = list[tuple[int, Query, Prediction]](), list[tuple[int, Query]]()
         for ticket, query, answer in zip(tickets, queries, answers, strict=True):
             if answer is None:
@@ -210,20 +210,12 @@ class ExperienceModel(ABC):
         return answers
 
     def _from_memory(self, query: Query) -> Prediction | None:
-        """Answer a query from real memory without generation. What really happened is not verified, nor what goes on without a reward."""
+        """Answer a query from real memory without generation. What really happened, or always did, is not verified."""
         if (answered := self.retriever.answer(query)) is None:
             return None
         by, memory = answered
         self.counts[by] += 1
         return answer_from(memory, by)
-
-    def _review_inferred(self, queries: Sequence[Query], answers: list[Prediction | None]) -> list[Prediction | None]:
-        """The answers, those verified that pay and are inferred: a prediction, as a generated one is."""
-        claims = {i: one for i, one in enumerate(answers) if one and is_claim(one)}
-        with _without_ticket():
-            reviewed = self.guard.review([queries[i] for i in claims], list(claims.values())) if claims else []
-        verified = dict(zip(claims, reviewed, strict=True))
-        return [verified.get(i, one) for i, one in enumerate(answers)]
 
     def _correct_first_line(self, query: Query, predicted: Prediction) -> Prediction:
         """A generated step that goes on, with the first line of its answer as conditions say."""
@@ -259,11 +251,6 @@ def answer_from(memory: Memory, by: DecidedBy) -> Prediction:
     rows = (memory.row,) if memory.row else ()  # a composed memory has none
     info = StepInfo(memory.reasoning, rows, Verdict("passed"), memory.reward, memory.terminated, by, by)
     return Prediction(Observation(memory.next_state), memory.reward, memory.terminated, info)
-
-
-def is_claim(answered: Prediction) -> bool:
-    """Whether an answer without generation pays by inference, so that it is verified like a generated one."""
-    return answered.info.decided_by == "inferred" and answered.reward > 0
 
 
 def prediction(query: Query, answer: Answer | Unreadable, memories: Sequence[Neighbour], by: DecidedBy = "generated") -> Prediction:

@@ -14,7 +14,6 @@ from dreamgym.envs.base import EnvSuite, check_split
 from dreamgym.errors import UsageError
 from dreamgym.evals.one_step import ahead, apply_guard, draw_questions, forecast, known_parts, measure
 from dreamgym.evals.success import evaluate
-from dreamgym.experience.pipeline import answer_from, is_claim
 from dreamgym.logs.demonstrations import Play, collect
 from dreamgym.recipes import factory
 from dreamgym.recipes.context import RunContext, latest_experience, open_context
@@ -82,8 +81,7 @@ def measure_context(context: RunContext, n: int, *, seed: int = SEED, split: str
         for name, of in arms.items():
             _, model = factory.make_dream(of, factory.replay_in_memory(of), guarded=False)
             raw = forecast(model, questions, forget=model.forget)
-            answered = [model.retriever.answer(question.query) for question in questions]
-            from_memory = [one is not None and not is_claim(answer_from(one[1], one[0])) for one in answered]
+            from_memory = [model.retriever.answer(question.query) is not None for question in questions]
             guarded = apply_guard(factory.make_guard(context), questions, raw, from_memory)
             answers[name] = {"with_guard": guarded, "without_guard": raw}
             advance(1)

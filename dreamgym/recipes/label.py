@@ -58,14 +58,11 @@ def candidates(path: Path, n: int) -> list[Candidate]:
 
 
 def uncertainty(episode: Trajectory) -> float:
-    """The mean of: the share of steps out of support, the share of generated states, and whether the last reward is a claim: generated, or
-    inferred as the other of two answers."""
+    """The mean of: the share of steps out of support, the share of generated states, and whether the last reward was generated."""
     steps = [step.info for step in episode.transitions]
     out = sum(info.out_of_support for info in steps) / len(steps)
     generated = sum(info.decided_by == "generated" for info in steps) / len(steps)
-    last = steps[-1]
-    claimed = last.reward_by in ("generated", "verifier") or (last.reward_by == "inferred" and (last.raw_reward or 0.0) > 0)
-    return (out + generated + claimed) / 3
+    return (out + generated + (steps[-1].reward_by in ("generated", "verifier"))) / 3
 
 
 def labels(path: Path) -> dict[str, dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -15,12 +14,12 @@ from dreamgym import plugins
 from dreamgym.envs.base import TextRules, play
 from dreamgym.experience import conditions as mined
 from dreamgym.experience.conditions import Conditions
-from dreamgym.experience.guard import Guard, SecondOpinion
+from dreamgym.experience.guard import Guard
 from dreamgym.experience.parse import Answer
 from dreamgym.experience.pipeline import ModelInputs
 from dreamgym.experience.task_recall import TaskRecall
 from dreamgym.recipes.factory import open_replay
-from dreamgym.types import Action, Observation, Query, StepInfo, Task, Trajectory, Transition, Verdict
+from dreamgym.types import Action, Observation, Query, StepInfo, Task, Trajectory, Transition
 
 PARTS = ("pump", "valve", "fuse")
 CHECKS = tuple(f"check {part}" for part in PARTS)
@@ -153,56 +152,15 @@ def test_the_other_answer_is_not_inferred_where_something_that_no_log_shows_is_m
         assert answer is None or answer.next_state == "it does not start"
 
 
-def test_an_end_without_a_reward_waits_for_conditions_and_the_one_that_pays_is_inferred_once_none_holds():
+def test_an_end_without_a_reward_is_inferred_and_a_reward_never_is():
     found = conditions(episodes(240, 2))
-    told = Counter[float]()
-    for episode in episodes(100, 1, seed=9):
+    told = 0
+    for episode in episodes(40, 1, seed=9):
         query, _ = asked(episode, "leave")
         answer = found.infer(query)
-        waited = any("is broken" in step.next_state.text for step in query.history)
-        assert waited or answer is None, "nothing is known that it would have waited for"
-        if answer is not None:
-            told[answer.reward] += 1
-            assert answer.terminated and answer.reward == float(episode.success)
-    assert told[0.0] > 20 and told[1.0] > 5
-    (one,) = [one.to_json() for one in found.mined_answers() if one.kind == "leave"]
-    assert one["reward"] == 0.0 and one["other"]["reward"] == 1.0 and one["other"]["ends"]
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_who_looks_at_less_than_the_logs_did_is_paid_nothing(seed: int):
-    found = conditions(episodes(240, 2, seed=seed))
-    (other,) = [one.other for one in found.mined_answers() if one.kind == "leave" and one.other]
-    assert other.looks == {*CHECKS, START} and other.seen == 1.0 and other.right == other.predicted > mined.MIN_SAMPLES
-    paid = 0
-    for episode in episodes(100, 1, seed=1000 + seed):
-        query, _ = asked(episode, "leave")
-        steps = {step.action: step for step in query.history}
-        for check, repair in zip(CHECKS, REPAIRS, strict=True):
-            repaired = replace(steps[check], action=repair, next_state=Observation("worked on it"))
-            assert found.infer(replace(query, history=(steps[check], repaired))) is None or "broken" not in steps[check].next_state.text
-        answer = found.infer(query)
-        paid += answer is not None and answer.reward > 0
-    assert paid > 3
-
-
-def renamed(episode: Trajectory, action: Action, new: Action) -> Trajectory:
-    """The episode with another name for an action."""
-    turns = (
-        replace(one, transition=replace(one.transition, action=new)) if one.transition.action == action else one for one in episode.turns
-    )
-    return replace(episode, turns=tuple(turns))
-
-
-def test_a_payment_is_inferred_for_the_logged_action_only_and_for_none_where_logged_ones_differ():
-    logs = episodes(240, 2)
-    found = conditions(logs)
-    asked_for = [asked(one, "leave")[0] for one in logs if one.success]
-    paid = [query for query in asked_for if (answer := found.infer(query)) and answer.reward > 0]
-    assert len(paid) > 10
-    assert not any(found.infer(replace(query, action="leave the building as it is")) for query in paid)
-    varied = conditions([renamed(one, "leave", f"leave {i % 3}") for i, one in enumerate(logs)])
-    assert [one.other for one in varied.mined_answers() if one.kind == "leave"] == [None]
+        told += answer is not None
+        assert answer is None or (answer.terminated and answer.reward == 0.0 and not episode.success)
+    assert told > 10
 
 
 def test_what_another_episode_of_the_task_saw_counts_until_it_is_changed():
@@ -281,31 +239,6 @@ def test_a_dream_says_which_answers_were_inferred_and_the_ablation_infers_none()
     assert len(inferred) == with_conditions.counts["inferred"] > 5
     assert all(one.next_state.text == real and one.info.reward_by == "inferred" for one, real in inferred)
     assert "inferred" not in {one.info.decided_by for one in without.predict([query for query, _ in asked_for])}
-
-
-class Sceptic:
-    """A verifier that believes nothing."""
-
-    def verify(self, cases: Sequence[tuple[str, Sequence[Transition], Transition]]) -> list[Verdict | None]:
-        return [Verdict("refused", ("never",)) for _ in cases]
-
-
-def test_an_inferred_success_is_judged_like_the_models_own():
-    logs = episodes(240, 2)
-    leaving = [replace(asked(one, "leave")[0], state=Observation("a state that has no precedent")) for one in episodes(100, 1, seed=9)]
-    believed, doubted = (
-        plugins.make(
-            "experience.models", "no_model", inputs=ModelInputs(Guard(EngineRules(), second=second), open_replay(None, logs), logs)
-        )
-        for second in (None, SecondOpinion(Sceptic()))
-    )
-    pairs = [
-        (one, other)
-        for one, other in zip(believed.predict(leaving), doubted.predict(leaving), strict=True)
-        if one.info.decided_by == "inferred" and one.reward > 0
-    ]
-    assert len(pairs) > 5
-    assert all(other.info.has_verdict("masked") and other.reward == 0.0 and other.info.raw_reward == 1.0 for _, other in pairs)
 
 
 def test_what_a_model_writes_of_a_switch_is_corrected_before_the_guard_sees_it(monkeypatch: pytest.MonkeyPatch):
