@@ -281,7 +281,8 @@ def _setting(config: SharedConfig, block: RLConfig, key: str) -> Any:
 
 
 class SimToReal(Config):
-    """The second stage of sim-to-real: RL in the real environment from the dream's policy, with the dream's settings but for these."""
+    """The second stage of sim-to-real: RL in the real environment from the dream's policy, with the dream's settings but for these. It
+    draws from all training tasks: those of the logs are what the dream has taught already."""
 
     iterations: int = Field(default=8, ge=0, le=MOST)
     """Number of RL iterations (one rollout batch and one update each); 0 leaves the stage out of a quickstart."""
@@ -291,8 +292,6 @@ class SimToReal(Config):
     """Stop when an iteration as long as the longest so far could exceed this many real steps; the first always runs."""
     max_seconds: float | None = Field(default=None, gt=0)
     """Stop after this many seconds of this stage; the dream's own `max_seconds` does not apply here."""
-    logged_tasks: bool | None = None
-    """Whether only tasks of the logs are trained on; not set: as in the dream."""
     learner: dict[str, Any] = Field(default_factory=dict)
     """Settings of the learner that differ from the dream's; `lr` is 1e-4 and `minibatches` is 1 unless they are given."""
     algorithm: dict[str, Any] = Field(default_factory=dict)
@@ -304,7 +303,7 @@ class SimToReal(Config):
         changed = self.algorithm.get("name", block.algorithm.name) != block.algorithm.name
         overrides = {
             **self.model_dump(include={"iterations", "tasks_per_iter", "max_real_steps", "max_seconds"}),
-            "logged_tasks": dream["logged_tasks"] if self.logged_tasks is None else self.logged_tasks,
+            "logged_tasks": False,
             "learner": dream["learner"] | {"lr": 1e-4, "minibatches": 1} | self.learner,
             "algorithm": self.algorithm if changed else _over(dream["algorithm"], self.algorithm),
         }

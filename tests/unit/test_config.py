@@ -213,7 +213,8 @@ def test_the_second_stage_is_the_first_but_for_what_it_names():
     block = config.s2r.after(config.dream)
     assert (block.iterations, block.tasks_per_iter, block.max_real_steps, block.max_seconds) == (2, 8, 2000, None)
     assert (block.learner.lr, block.learner.minibatches, block.learner.epochs) == (1e-4, 1, 1)
-    own = {"iterations", "tasks_per_iter", "max_real_steps", "max_seconds", "learner"}
+    assert not block.logged_tasks, "the dream has played the logged ones"
+    own = {"iterations", "tasks_per_iter", "max_real_steps", "max_seconds", "logged_tasks", "learner"}
     assert block.model_dump(exclude=own) == config.dream.model_dump(exclude=own)
     assert RunConfig().s2r.iterations == 0 and TrainConfig().s2r.iterations == 8
 
