@@ -30,7 +30,8 @@ SITES = ("shop", "forum")
 FIELDS = (
     "web_reset_s", "web_step_s", "web_end_s", "web_stock_reset_s", "web_stock_step_s", "web_stock_end_s", "web_stock_step_same_wait_s",
     "web_wait_s", "web_compared", "web_identical", "web_compared_episodes", "web_eight_contexts_mb", "web_grown_mb", "web_grown_browser_mb",
-    "web_grown_driver_mb", "web_grown_python_mb", "web_episodes", "web_state_tokens", "web_browser", "web_stock_browser",
+    "web_grown_late_mb", "web_grown_driver_mb", "web_grown_python_mb", "web_episodes", "web_state_tokens", "web_browser",
+    "web_stock_browser",
     *(f"web_{site}_{what}" for site in SITES for what in ("reset_s", "step_s", "end_s", "eight_contexts_mb", "server_mb", "state_tokens")),
 )  # fmt: skip
 """Without what was not measured. Seconds are medians, and `step` is a step after which the episode goes on."""
@@ -99,17 +100,23 @@ def miniwob(episodes: int) -> dict[str, Any]:
 
 
 def leak(episodes: int) -> dict[str, Any]:
-    """By how much the browser, Playwright's driver and this process grow over scripted episodes, after the first tenth of them."""
+    """By how much the browser, Playwright's driver and this process grow over scripted episodes, after the first tenth of them, and in
+    their second half: what starts slowly has ended there, a leak has not."""
     suite = opened(seeds=3)
     tasks = suite.tasks("train", 24)
     several = [tasks[i % len(tasks)] for i in range(episodes)]
-    first = episodes // 10 + 1
-    play(suite, several[:first])
-    before = memory_mb(suite)
-    play(suite, several[first:])
-    grown = {part: after - before[part] for part, after in memory_mb(suite).items()}
+    memory, start = list[dict[str, float]](), 0
+    for end in (episodes // 10 + 1, episodes // 2 + 1, episodes):
+        play(suite, several[start:end])
+        memory.append(memory_mb(suite))
+        start = end
     suite.close()
-    return {"web_grown_mb": sum(grown.values()), **{f"web_grown_{part}_mb": mb for part, mb in grown.items()}, "web_episodes": episodes}
+    first, half, last = memory
+    grown = {part: mb - first[part] for part, mb in last.items()}
+    return {
+        "web_grown_mb": sum(grown.values()), "web_grown_late_mb": sum(last.values()) - sum(half.values()), "web_episodes": episodes,
+        **{f"web_grown_{part}_mb": mb for part, mb in grown.items()},
+    }  # fmt: skip
 
 
 def site(name: str, episodes: int) -> dict[str, Any]:
@@ -208,7 +215,12 @@ def stock(scripts: Sequence[Script], wait_s: float | None) -> dict[str, Any]:
             env.close()
     if wait_s is not None:
         return {"web_stock_step_same_wait_s": median(played.steps)}
-    return {**played.medians("web_stock"), "web_stock_browser": program, "web_compared": compared, "web_identical": same}
+    return {
+        **played.medians("web_stock"),
+        "web_stock_browser": Path(program).name,
+        "web_compared": compared,
+        "web_identical": same,
+    }
 
 
 def as_playwrights_own(folder: Path) -> str:

@@ -84,7 +84,7 @@ def test_a_run_writes_the_rows_of_the_web_anew_and_no_others(bench: dict[str, Mo
     assert [(row["steps"], row["stock"], row["ratio"]) for row in web[:3]] == [(4.0, 1.33, 3.0), (4.0, 2.0, 2.0), (10.0, None, None)]
     assert len(web) == 5 and all("commit abc" in row["environment"] and set(row) == set(after["columns"]) for row in web)
     claims = {claim["what"]: claim["met"] for claim in after["claims"]}
-    assert claims["memory of a browser with eight contexts of MiniWoB, MiB"] is False and len(claims) == 2 + 5
+    assert claims["memory of a browser with eight contexts of MiniWoB, MiB"] is False and len(claims) == 2 + 6
     assert sum(note.startswith("The web:") for note in after["notes"]) == 1 and "300 episodes" in after["notes"][-1]
 
 
