@@ -18,6 +18,7 @@ from web_pages import browser, page_env, page_task
 from dreamgym import plugins
 from dreamgym.envs.env_pool import EnvPool
 from dreamgym.envs.web.rules import WebRules
+from dreamgym.envs.worker_pool import WorkerPool
 from dreamgym.types import Action, Observation, Task
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="browsers are found in /proc")]
@@ -159,3 +160,29 @@ def test_a_forum_in_a_browser_that_is_killed_at_random_is_redone_or_failed_and_n
         check(EnvPool(suite.require_env, suite.rules), scripts, seed=2, longest_s=8.0, kills=1)
     finally:
         suite.close()
+
+
+@pytest.mark.parametrize("victim", ["worker", "browser"])
+def test_episodes_in_worker_processes_are_redone_when_a_worker_or_its_browser_is_killed(victim: str):
+    if importlib.util.find_spec("browsergym.miniwob") is None:
+        pytest.skip("browsergym-miniwob is not installed: pip install 'dreamgym[web]'")
+    browser()
+    options = {"seeds": 2, "pages": ["enter-text", "click-option"]}
+    suite = plugins.make("envs", "web", **options)
+    tasks = suite.tasks("train", 4)
+    scripts = [(task, [step.action for step in suite.demonstrate(task, "expert", seed=0).transitions]) for task in tasks]
+    truth = undisturbed(EnvPool(suite.require_env, suite.rules), scripts)
+    suite.close()
+    with WorkerPool("web", options, workers=2) as pool:
+        first = pool.start(tasks, seed=0)
+        if victim == "worker":
+            worker = pool.workers[0]
+            assert worker is not None and worker.process.pid
+            os.kill(worker.process.pid, signal.SIGKILL)
+        else:
+            os.kill(browsers()[0], signal.SIGKILL)
+        for step in range(2):
+            results = pool.step(range(4), [actions[step] for _, actions in scripts])
+            assert [(r.observation, r.reward, r.terminated) for r in results] == [seen[step] for _, seen in truth]
+        assert first == [state for state, _ in truth] and [r.reward for r in results] == [1.0] * 4
+        assert pool.restarts == (victim == "worker")
