@@ -117,9 +117,9 @@ def page_text(raw: Mapping[str, Any], *, max_tokens: int = 1500) -> PageText:
 
 
 def rough_tokens(text: str) -> int:
-    """An estimate of the tokens of a text: pieces of up to five letters, single digits and signs. SmolLM2 has up to 11 % more on pages of
-    the shop and the forum."""
-    return len(_WORDS.findall(text))
+    """An estimate of the tokens of a text from above: pieces of up to five letters, single digits and signs, and an eighth more, since
+    SmolLM2 has up to 11 % more of them on pages of the shop and the forum."""
+    return -(-9 * len(_WORDS.findall(text)) // 8)
 
 
 def clean(text: object, limit: int = MAX_NAME) -> str:
