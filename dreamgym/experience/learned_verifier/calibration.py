@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -89,6 +89,9 @@ class CalibrationConfig(Config):
     """The probability with which that may be missed."""
     support_level: float = Field(default=0.02, ge=0, lt=1)
     """The share of logged successes that may have as many lines known from no other log as a claim that is masked for it; 0: none is."""
+    refuse_true: float = Field(default=0.0, ge=0, lt=1)
+    """The share of true claims that may be refused to accept fewer false ones: a lower threshold rises until it refuses this share of the
+    confirmed probes (with fewer than 20, of the logged successes). 0: failures alone set it."""
 
 
 def least_negatives(alpha: float, delta: float) -> int:
@@ -178,6 +181,14 @@ def calibrate(
         return calibration
     above = float(scores.max()) if len(scores) else math.inf
     return Calibration(above, min(zero_below, above), of, len(scores), LOOSER[-1], config.delta, bounded=False)
+
+
+def raised(calibration: Calibration, true: np.ndarray, share: float) -> Calibration:
+    """The calibration with the highest threshold that refuses at most `share` of the true claims with these scores, or its own where that
+    is higher."""
+    ordered = np.sort(true)
+    lower = ordered[ordered < ordered[int(share * len(ordered))]] if len(ordered) else ordered  # equal scores pass together
+    return replace(calibration, accept_above=max([calibration.accept_above, *lower[-1:].tolist()]))
 
 
 def _weight_above(score: float, scores: Scores, weights: Scores) -> float:

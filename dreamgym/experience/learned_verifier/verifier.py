@@ -20,7 +20,15 @@ from safetensors.numpy import load_file, save_file
 
 from dreamgym.envs.base import TextRules
 from dreamgym.errors import RunDirError, UsageError, counted
-from dreamgym.experience.learned_verifier.calibration import KEPT, Calibration, CalibrationConfig, Negatives, calibrate, least_negatives
+from dreamgym.experience.learned_verifier.calibration import (
+    KEPT,
+    Calibration,
+    CalibrationConfig,
+    Negatives,
+    calibrate,
+    least_negatives,
+    raised,
+)
 from dreamgym.experience.learned_verifier.cases import constructed_claims, logged_claims, scored_episodes
 from dreamgym.experience.learned_verifier.features import Reader, SparseRows, rows_of
 from dreamgym.experience.learned_verifier.head import LabelledClaim, OutcomeHead, fit
@@ -218,6 +226,9 @@ def fit_verifier(
         )
         constructed = made_scores[~np.isnan(made_scores)]
         calibration = calibrate(np.concatenate([log_false, judged_false, constructed]), log_true, config, of="constructed")
+    if config.refuse_true:
+        confirmed = _known(judged_scores, [p.real_success and is_asked_about(p.episode) for p in judged])
+        calibration = raised(calibration, confirmed if len(confirmed) >= ENOUGH else log_true, config.refuse_true)
     most_novel = conformal_limit(logs.novel, config.support_level)
     tpr = _true_positive_rate(log_scores[[t.success for t in logs.episodes]], logs.novel, calibration, most_novel)
     if tpr.n and tpr.value < KEPT:

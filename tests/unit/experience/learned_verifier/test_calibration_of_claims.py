@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
@@ -18,6 +19,7 @@ from dreamgym.experience.learned_verifier.calibration import (
     beta_cdf,
     calibrate,
     least_negatives,
+    raised,
     threshold,
 )
 from dreamgym.statistics import conformal_limit
@@ -139,6 +141,15 @@ def test_where_probes_say_that_a_looser_rate_accepts_mostly_false_claims_it_is_n
     few, many = (calibrate(negatives, claimed, CalibrationConfig(), of="probes", confirmed=([0.97], [weight])) for weight in (0.5, 50.0))
     assert few.alpha == 0.05 and few.accept_above == 1.0
     assert many.alpha == 0.1
+
+
+@given(st.lists(st.integers(-3, 3), max_size=60), st.floats(0.01, 0.9), st.floats(-3, 3))
+def test_a_threshold_rises_as_far_as_the_share_of_true_claims_allows_and_never_falls(scores: list[int], share: float, above: float):
+    true = np.array(scores, dtype=float)
+    found = raised(replace(calibrate([0.0] * 60, [1.0], CalibrationConfig(), of="probes"), accept_above=above), true, share).accept_above
+    assert found >= above and (found == above or (true <= found).mean() <= share)
+    higher = true[true > found]
+    assert not len(higher) or (true <= higher.min()).mean() > share, "the next score up would refuse more"
 
 
 def test_only_what_the_policy_in_training_did_certifies():

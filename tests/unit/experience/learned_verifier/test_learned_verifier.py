@@ -130,6 +130,17 @@ def test_enough_refuted_probes_certify_and_their_own_verdicts_are_out_of_sample(
     assert acted.calibration == replace(found.calibration, negatives="rollouts"), "real episodes of the policy say nothing of dreams"
 
 
+def test_a_verifier_that_may_refuse_true_claims_accepts_fewer_false_ones_and_takes_confirmed_probes_where_there_are_enough():
+    logs, judged = prepare(LOGS, SHOP.rules, seed=0), [Probe(t, t.success, 1.0) for t in CLAIMS[:60]]
+    confirmed = sum(p.real_success for p in judged)
+    assert 20 <= confirmed < 60
+    for probes in ([], judged):
+        lenient, strict = (fit_verifier(logs, CalibrationConfig(refuse_true=share), probes=probes) for share in (0.0, 0.5))
+        assert strict.calibration.accept_above > lenient.calibration.accept_above
+        passed = [[kinds(one, [claim]) == ["passed"] for claim in CLAIMS] for one in (lenient, strict)]
+        assert sum(passed[1]) < sum(passed[0]) and all(before or not after for before, after in zip(*passed, strict=True))
+
+
 def test_claims_of_another_run_that_a_person_judged_certify_nothing(verifier: LearnedVerifier):
     labels = [Probe(t, t.success, 1.0) for t in CLAIMS]
     found = fit_verifier(prepare(LOGS, SHOP.rules, seed=0), CONFIG, labels=labels)
